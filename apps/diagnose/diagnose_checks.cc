@@ -140,7 +140,8 @@ Result<model::ModelWeights> WeightsOf(const DiagnoseSession& session, const mode
 Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
   DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
   DSV4_ASSIGN_OR_RETURN(const model::ModelWeights weights, WeightsOf(session, config));
-  return diag::CheckCheckpoint(config, weights);
+  DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
+  return diag::CheckCheckpoint(config, weights, random);
 }
 
 Result<diag::CheckReport> RunNgram(DiagnoseSession& session) {
@@ -176,6 +177,7 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"decode-prefill", RunDecodePrefill},
                                                  {"compare", RunCompare},
                                                  {"knowledge", RunKnowledge},
+                                                 {"indexer", RunIndexer},
                                                  {"draft", RunDraft, /*in_all=*/false},
                                                  {"checkpoint", RunCheckpoint}};
   return checks;

@@ -1,4 +1,4 @@
-// `knowledge`: the text of facts as tokens, as long as the machine affords.
+// `knowledge` and `indexer`: the text of facts as tokens, as long as the machine affords.
 #include "apps/diagnose/diagnose_knowledge.h"
 
 #include <fmt/format.h>
@@ -7,10 +7,13 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "apps/diagnose/diagnose_compare.h"
 #include "base/json.h"
 #include "base/read_file.h"
+#include "base/text.h"
+#include "diag/checks/indexer_check.h"
 #include "diag/checks/knowledge_check.h"
 
 namespace dsv4::apps {
@@ -70,6 +73,8 @@ Result<diag::KnownText> MakeText(const TextSubject& subject) {
   return text;
 }
 
+}  // namespace
+
 Result<bool> HasRandomWeights(const ModelSource& source) {
   if (source.synthetic()) return true;
   const std::string path = source.name() + "/config.json";
@@ -77,8 +82,6 @@ Result<bool> HasRandomWeights(const ModelSource& source) {
   DSV4_ASSIGN_OR_RETURN(const Json config, ParseJson(file, path));
   return config.is_object() && config.value("random_weights", Json(false)) == Json(true);
 }
-
-}  // namespace
 
 Result<diag::CheckReport> RunKnowledge(DiagnoseSession& session) {
   DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
@@ -96,6 +99,36 @@ Result<diag::CheckReport> RunKnowledge(DiagnoseSession& session) {
   const bool leave_out =
       session.options().check != "all" || work <= AffordableWork(session.options().run.model.backend);
   return diag::CheckKnowledge(model, text, leave_out);
+}
+
+Result<diag::CheckReport> RunIndexer(DiagnoseSession& session) {
+  const auto not_applicable = [](std::string why) {
+    return diag::CheckReport{
+        .check = "indexer", .verdict = diag::Verdict::kNotApplicable, .headline = std::move(why)};
+  };
+  DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
+  if (random) return not_applicable("the weights are random, so nothing has taught the indexers");
+  DSV4_ASSIGN_OR_RETURN(const TextSubject* subject, session.Text());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject model, session.Model());
+  const int64_t num_tokens = diag::IndexerTextTokens(model.model);
+  const int64_t most = model.model.config().max_position_embeddings;
+  if (num_tokens > most) {
+    return not_applicable(fmt::format("{} are needed to have a choice, the model holds {}",
+                                      Counted(num_tokens, "token"), most));
+  }
+  const double work = WorkPerToken(model.model) * static_cast<double>(num_tokens);
+  if (session.options().check == "all" && work > AffordableWork(session.options().run.model.backend)) {
+    return not_applicable(
+        fmt::format("it reads {}, which takes long here; by itself it runs: dsv4 diagnose indexer",
+                    Counted(num_tokens, "token")));
+  }
+  DSV4_ASSIGN_OR_RETURN(const diag::KnownText text, MakeText(*subject));
+  DSV4_TRY(session.CheckIds(text.tokens, "tokenizer.json"));
+  std::vector<int32_t> tokens = text.tokens;
+  // Behind its first token, which opens the text.
+  const size_t period = tokens.size() - 1;
+  while (std::ssize(tokens) < num_tokens) tokens.push_back(tokens[tokens.size() - period]);
+  return diag::CheckIndexer(model, tokens);
 }
 
 }  // namespace dsv4::apps

@@ -1,4 +1,4 @@
-// `dsv4 diagnose knowledge`: the text of facts that diag/knowledge_check.h reads.
+// `dsv4 diagnose knowledge` and `indexer`: the text of facts that diag/checks/knowledge_check.h and indexer_check.h read.
 #pragma once
 
 #include "apps/diagnose/diagnose_session.h"
@@ -6,9 +6,16 @@
 
 namespace dsv4::apps {
 
+// Whether the weights are random and say so: `dsv4 synth`, --weights.
+Result<bool> HasRandomWeights(const ModelSource& source);
+
 // Not applicable to weights that are random and say so (`dsv4 synth`, --weights). In `all` half-layers are
 // left out one by one only where that takes seconds; by itself the check always does it. Errors: those of the
 // session and of diag::CheckKnowledge.
 Result<diag::CheckReport> RunKnowledge(DiagnoseSession& session);
+
+// The text repeated, as long as the model's choices want it. Not applicable to random weights. In `all` only where reading it takes seconds;
+// by itself the check always does it. Errors: those of the session and of diag::CheckIndexer.
+Result<diag::CheckReport> RunIndexer(DiagnoseSession& session);
 
 }  // namespace dsv4::apps

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "formats/cache_rows.h"
 #include "formats/number_formats.h"
 
 namespace dsv4::diag {
@@ -52,6 +53,25 @@ Result<std::vector<float>> ToHostFloats(ops::OpContext& context, const TensorVie
           Unimplemented(fmt::format("dtype {}: wanted F32, F16, BF16 or I32", DTypeName(tensor.dtype))));
   }
   return values;
+}
+
+Result<std::vector<float>> ReadPagedRows(ops::OpContext& context, const PagedRows& rows, int64_t count,
+                                         Device device) {
+  std::vector<float> all;
+  for (int64_t begin = 0; begin < count; begin += rows.rows_per_page) {
+    const int64_t in_page = std::min(rows.rows_per_page, count - begin);
+    const int64_t row_bytes = rows.RowBytes();
+    const TensorView view =
+        TensorView::Contiguous(rows.pages[static_cast<size_t>(begin / rows.rows_per_page)], DType::kU8,
+                               {in_page, row_bytes}, device);
+    DSV4_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ToHostBytes(context, view));
+    std::vector<float> values(static_cast<size_t>(rows.width));
+    for (int64_t row = 0; row < in_page; ++row) {
+      UnpackRow(rows.format, bytes.data() + row * row_bytes, values);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
 }
 
 Status FromHostFloats(ops::OpContext& context, std::span<const float> values, const TensorView& tensor) {

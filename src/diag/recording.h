@@ -17,6 +17,7 @@
 
 #include "model/graph/observer.h"
 #include "ops/op_context.h"
+#include "tensor/rows.h"
 
 namespace dsv4::diag {
 
@@ -64,7 +65,10 @@ Result<std::vector<std::byte>> ToHostBytes(ops::OpContext& context, const Tensor
 // The elements of a contiguous tensor of dtype F32, F16, BF16 or I32 as fp32 on the host. Unimplemented for
 // another dtype.
 Result<std::vector<float>> ToHostFloats(ops::OpContext& context, const TensorView& tensor);
-// The same backwards, rounding to nearest; F32, BF16 and I32. InvalidArgument for values
+// Rows [0, count) of paged rows, which lie on `device`, one behind the other.
+Result<std::vector<float>> ReadPagedRows(ops::OpContext& context, const PagedRows& rows, int64_t count,
+                                         Device device);
+// ToHostFloats backwards, rounding to nearest; F32, BF16 and I32. InvalidArgument for values
 // that I32 cannot hold.
 Status FromHostFloats(ops::OpContext& context, std::span<const float> values, const TensorView& tensor);
 

@@ -53,6 +53,12 @@ class Healthy(WithDirectory):
             with self.subTest(format=form):
                 text = self.expect_healthy("--weights", f"synthetic:tiny,{form},seed=3", "--max-layers", "3")
                 self.assertIn("6 groups of experts: 0 in order, 0 swapped, 6 say nothing", text)
+        for seed in range(6):  # They repeat each other's numbers, so that layers may be alike, or all but one.
+            with self.subTest(seed=seed):
+                directory = self.directory / str(seed)
+                self.assertEqual(dsv4("synth", directory, "--shape", "mini41", "--layers", 4 + 2 * (seed % 2), "--seed", seed).returncode, 0)
+                self.expect_healthy("-m", directory)
+                shutil.rmtree(directory)
 
 
 class Damaged(WithDirectory):

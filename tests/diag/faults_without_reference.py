@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Findings of `dsv4 diagnose all` for wrong checkpoints (68 of V4, 189 of V4.1 with --v41) when there is nothing to compare with, and for healthy ones.
+"""Findings of `dsv4 diagnose all` for wrong checkpoints (75 of V4, 189 of V4.1 with --v41) when there is nothing to compare with, and for healthy ones.
 
     ./dev build dsv4 && python3 tests/diag/faults_without_reference.py
 
@@ -71,12 +71,12 @@ def main():
     parser.add_argument("--wanted", type=int, default=30, help="faults that must be found without digests")
     parser.add_argument("--v41", action="store_true", help="models/tiny-v41 in place of models/tiny")
     parser.add_argument("--only", default="", help="faults whose name matches")
-    parser.add_argument("--quick", action="store_true", help="only those checks of `all` that can see a wrong file: files, residual, knowledge, checkpoint")
+    parser.add_argument("--quick", action="store_true", help="only those checks of `all` that can see a wrong file: files, residual, knowledge, indexer, checkpoint")
     parser.add_argument("--no-healthy", action="store_true")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="checkpoints at a time")
     parser.add_argument("--no-answers", action="store_true", help="do not ask the damaged models")
     arguments = parser.parse_args()
-    checks = ("files", "residual", "knowledge", "checkpoint") if arguments.quick else ("all",)
+    checks = ("files", "residual", "knowledge", "indexer", "checkpoint") if arguments.quick else ("all",)
     source, faults = (TINY.parent / "tiny-v41", v41_faults.FAULTS) if arguments.v41 else (TINY, weight_faults.FAULTS)
 
     names = [name for name in faults if re.search(arguments.only, name)]

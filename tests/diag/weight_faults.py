@@ -1,4 +1,4 @@
-"""Sixty-eight ways in which a checkpoint is wrong, done to copies of the small model: what converters, loaders, downloads and copies by
+"""Seventy-five ways in which a checkpoint is wrong, done to copies of the small model: what converters, loaders, downloads and copies by
 hand get wrong. `FAULTS` maps a name to a function that damages a `Copy` or its configuration."""
 
 import json
@@ -314,6 +314,26 @@ def _(copy):
 @fault("wkv and wgate of a compressor exchanged")
 def _(copy):
     exchange(copy, "layers.3.attn.compressor.wkv.weight", "layers.3.attn.compressor.wgate.weight")
+
+
+for _part, _words in ((r"compressor\.wkv\.weight", "index keys' wkv"), (r"wq_b\..*", "indexer's wq_b"), (r"weights_proj\.weight", "indexer's weights_proj"),
+                      (r".*", "whole indexer")):
+    fault(_words + " of another layer")(lambda copy, part=_part: exchange_layers(copy, 2, 4, r"attn\.indexer\." + part))
+
+
+@fault("index keys' wkv negated")
+def _(copy):
+    bf16(copy, "layers.4.attn.indexer.compressor.wkv.weight", lambda x: -x)
+
+
+@fault("indexer's wq_b negated")
+def _(copy):
+    negate_fp8(copy, "layers.4.attn.indexer.wq_b.weight")
+
+
+@fault("wkv and wgate of index keys exchanged")
+def _(copy):
+    exchange(copy, "layers.4.attn.indexer.compressor.wkv.weight", "layers.4.attn.indexer.compressor.wgate.weight")
 
 
 @fault("indexer's weights_proj, all zeros")

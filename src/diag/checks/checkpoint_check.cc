@@ -348,7 +348,8 @@ std::string OrderLine(const GateUpOrder& order) {
 
 }  // namespace
 
-Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const model::ModelWeights& weights) {
+Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const model::ModelWeights& weights,
+                                    bool random) {
   Survey survey;
   for (size_t i = 0; i < weights.layers.size(); ++i) survey.Layer(static_cast<int>(i), weights.layers[i]);
   survey.Norm(-1, "norm", weights.norm);
@@ -385,8 +386,9 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   }
   const Holes holes = LookForHoles(weights, resolved);
   complain_of(holes.found);
-  // Random weights may repeat each other.
-  if (survey.strays().trained()) complain_of(LookForCopies(weights, resolved));
+  // Random weights may repeat each other, and go along or not by chance.
+  const bool trained = !random && survey.strays().trained();
+  if (trained) complain_of(LookForCopies(weights, resolved));
   const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
   complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
   const GateUpOrder order = LookAtGateUpOrder(weights.layers);
@@ -394,7 +396,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (complaints.empty()) report.location = Location{swapped.layer, GateUpName(swapped), "", 0};
     complaints.push_back(SwapComplaint(swapped));
   }
-  const std::vector<StrayLayer> strays = survey.strays().Find();
+  const std::vector<StrayLayer> strays = trained ? survey.strays().Find() : std::vector<StrayLayer>();
   for (const StrayLayer& stray : strays) {
     // Several that are not of one layer name no layer.
     const bool one_layer =
@@ -403,11 +405,11 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
     if (complaints.empty() && one_layer) report.location = Location{stray.layer, name, "", 0};
     complaints.push_back(fmt::format("{} {}", name, stray.text));
   }
-  const Ties ties = LookForBrokenTies(weights.layers);
+  const Ties ties = trained ? LookForBrokenTies(weights.layers) : Ties();
   complain_of(ties.found);
   // A toy of a few layers is no member of the family, whatever its weights look like.
   constexpr size_t kFewestLayers = 4;
-  if (survey.strays().trained() && weights.layers.size() >= kFewestLayers) {
+  if (trained && weights.layers.size() >= kFewestLayers) {
     if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
   }
 

@@ -19,6 +19,8 @@ namespace dsv4::diag {
 //   experts whose gate and up are exchanged (gate_up_order.h), where the weights can tell;
 //   input scales that cannot be, and experts that calibration never reached (input_scales.h).
 // Errors: those of ResolveCheckpoint.
-Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const model::ModelWeights& weights);
+// `random`: the weights say that nothing has trained them, so layers are not compared with each other.
+Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const model::ModelWeights& weights,
+                                    bool random = false);
 
 }  // namespace dsv4::diag

@@ -11,7 +11,6 @@
 #include "diag/checks/attention_probe.h"
 #include "diag/recording.h"
 #include "diag/report/visible_map.h"
-#include "formats/cache_rows.h"
 
 namespace dsv4::diag {
 namespace {
@@ -65,26 +64,6 @@ std::string Differences(std::string_view what, const std::vector<int64_t>& seen,
   if (!extra.empty())
     text += fmt::format("{}sees {} {}, which it must not", text.empty() ? "" : " and ", what, Show(extra));
   return text;
-}
-
-// Rows [0, count) of paged rows as fp32.
-Result<std::vector<float>> ReadPages(ops::OpContext& context, const PagedRows& rows, int64_t count,
-                                     Device device) {
-  std::vector<float> all;
-  for (int64_t begin = 0; begin < count; begin += rows.rows_per_page) {
-    const int64_t in_page = std::min(rows.rows_per_page, count - begin);
-    const int64_t row_bytes = rows.RowBytes();
-    const TensorView view =
-        TensorView::Contiguous(rows.pages[static_cast<size_t>(begin / rows.rows_per_page)], DType::kU8,
-                               {in_page, row_bytes}, device);
-    DSV4_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, ToHostBytes(context, view));
-    std::vector<float> values(static_cast<size_t>(rows.width));
-    for (int64_t row = 0; row < in_page; ++row) {
-      UnpackRow(rows.format, bytes.data() + row * row_bytes, values);
-      all.insert(all.end(), values.begin(), values.end());
-    }
-  }
-  return all;
 }
 
 class Watcher {
@@ -227,8 +206,8 @@ class Watcher {
     const ops::IndexerSequence& sequence = args.sequences[0];
     DSV4_ASSIGN_OR_RETURN_STATUS(
         const std::vector<float> keys,
-        ReadPages(context, sequence.keys, (sequence.first_position + num_tokens) / args.ratio,
-                  args.q.device));
+        ReadPagedRows(context, sequence.keys, (sequence.first_position + num_tokens) / args.ratio,
+                      args.q.device));
     // Change that rounding the dot products, their weighted relu and the sum may change
     // (ops/indexer_select.h).
     const double unit = args.q.dtype == DType::kBF16 ? 0x1p-7 : 0x1p-18;

@@ -1,0 +1,59 @@
+"""`dsv4 diagnose indexer`: an indexer that chooses no better than chance is named, and healthy ones pass. All faults of one are gone through by
+faults_without_reference.py."""
+
+import shutil
+import unittest
+
+import v41_faults
+import weight_faults
+from dsv4_process import TINY, dsv4, dsv4_json
+from knowledge_test import WithDirectory, check
+from safetensors_copy import Copy
+
+TINY_V41 = TINY.parent / "tiny-v41"
+# The layer whose choice is no better than chance; of an exchange the first.
+DAMAGED = {TINY: (weight_faults, {"whole indexer of another layer": 2, "index keys' wkv negated": 4, "indexer's wq_b negated": 4,
+                                  "indexer's weights_proj, all zeros": 2}),
+           TINY_V41: (v41_faults, {"indexer.wk transposed": 4, "indexer.wk.weight of the other source": 2, "indexer.wq_b of another selector": 4,
+                                   "indexer's weights_proj negated": 4})}
+
+
+class Indexer(WithDirectory):
+    def test_indexers_that_were_trained_pass(self):
+        for arguments in ((), ("--numerics", "plain"), ("--backend", "cpu", "--pass-tokens", 100), ("--max-layers", 5), ("-m", TINY_V41),
+                          ("-m", TINY_V41, "--numerics", "plain"), ("-m", TINY_V41, "A question that the check does not read")):
+            with self.subTest(arguments=arguments):
+                report = check("indexer", *arguments)
+                self.assertEqual(report["verdict"], "pass", report)
+                self.assertIn("768 tokens", report["evidence"][0])
+                self.assertGreater(min(float(row[-1]) for row in report["tables"][0]["rows"]), 0.6, report)
+
+    def test_what_convert_writes_passes(self):
+        for source in DAMAGED:
+            dsv4_json("convert", source, self.model, "--experts", "nvfp4", "--dense", "nvfp4", "--json")
+            self.assertEqual(check("indexer", "-m", self.model)["verdict"], "pass")
+            shutil.rmtree(self.model)
+
+    def test_a_choice_by_chance_is_found(self):
+        for source, (faults, damaged) in DAMAGED.items():
+            for name, layer in damaged.items():
+                with self.subTest(model=source.name, fault=name):
+                    shutil.rmtree(self.model, ignore_errors=True)
+                    copy = Copy(source, self.model)
+                    faults.FAULTS[name](copy)
+                    copy.save()
+                    report = check("indexer", "-m", self.model)
+                    self.assertEqual(report["verdict"], "finding", report)
+                    self.assertIn(f"layer {layer}: its indexer's choice holds ", report["headline"])
+                    self.assertEqual((report["place"]["layer"], report["place"]["tensor"]), (layer, "attn.indexer.selected"))
+
+    def test_where_there_is_nothing_to_judge(self):
+        self.assertEqual(dsv4("synth", self.model, "--shape", "mini41", "--layers", 4).returncode, 0)
+        for arguments, why in ((("-m", self.model), "random"), (("--weights", "synthetic:tiny"), "random"), (("--max-layers", 2), "no layer chooses")):
+            report = check("indexer", *arguments)
+            self.assertEqual(report["verdict"], "not applicable", report)
+            self.assertIn(why, report["headline"])
+
+
+if __name__ == "__main__":
+    unittest.main()
