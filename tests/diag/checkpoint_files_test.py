@@ -113,10 +113,22 @@ class Damaged(WithDirectory):
         self.expect_finding(lambda copy: weight_faults.bf16(copy, "layers.1.attn.q_norm.weight", lambda x: 1.0), "layers.1.attn.q_norm is constant")
         self.expect_finding(lambda copy: weight_faults.floats(copy, "layers.4.ffn.gate.bias", lambda x: -x), "layers.4.ffn.gate.bias has the other sign")
 
+        self.expect_finding(lambda copy: weight_faults.floats(copy, "layers.2.ffn.gate.bias", lambda x: 30 * x),
+                            "layers.2.ffn.gate.bias has numbers that lie", source=TINY_V41)
+
         def halves(copy):
             weight_faults.rows(copy, "layers.6.attn.wkv.weight", lambda i, n: i if i < 64 else 64 + (i + 32) % 64)
 
         self.expect_finding(halves, "layers.6.attn.wkv has its large rows where no other layer has them")
+
+    def test_scales_of_a_row_of_blocks(self):
+        row, column = weight_faults.times_e8m0_row, weight_faults.times_e8m0_column
+        self.expect_finding(lambda copy: row(copy, "layers.3.attn.wq_b.scale", 3, 3), "layers.3.attn.wq_b has rows 384..511 that are 6.9 times as large")
+        for power, words in ((2, "times as large"), (-3, "times as small")):
+            self.expect_finding(lambda copy, power=power: row(copy, "layers.3.attn.wo_b.scale", 3, power), "layers.3.attn.wo_b has rows 96..127 that are",
+                                words, source=TINY_V41)
+            self.expect_finding(lambda copy, power=power: column(copy, "layers.2.attn.wkv.scale", 1, power),
+                                "layers.2.attn.wkv has columns 32..63 that are", words, source=TINY_V41)
 
     def test_one_number_that_is_not_the_familys(self):
         def configured(**values):

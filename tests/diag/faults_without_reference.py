@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Findings of `dsv4 diagnose all` for wrong checkpoints (75 of V4, 189 of V4.1 with --v41) when there is nothing to compare with, and for healthy ones.
+"""Findings of `dsv4 diagnose all` for wrong checkpoints (76 of V4, 191 of V4.1 with --v41) when there is nothing to compare with, and for healthy ones.
 
     ./dev build dsv4 && python3 tests/diag/faults_without_reference.py
 

@@ -13,6 +13,8 @@ from weight_faults import (
     registry,
     rows,
     times_e8m0,
+    times_e8m0_column,
+    times_e8m0_row,
     transpose,
     write,
     zero,
@@ -180,6 +182,8 @@ for module in ("wq_a", "wq_b", "wkv", "wo_a", "wo_b"):
     fault(f"{module} negated")(every(f"layers.{{}}.attn.{module}.weight", [4], negate_fp8))
 fault("wo_b transposed")(every("layers.{}.attn.wo_b.weight", [3], transpose))
 fault("wo_a transposed")(every("layers.{}.attn.wo_a.weight", [4], transpose))
+fault("scales of a row of wo_b times 4")(lambda copy: times_e8m0_row(copy, "layers.3.attn.wo_b.scale", 3, 2))
+fault("scales of a column of wkv of an eighth")(lambda copy: times_e8m0_column(copy, "layers.2.attn.wkv.scale", 1, -3))
 fault("scales of wkv walked by columns")(every("layers.{}.attn.wkv.scale", ALL, walked_by_columns))
 fault("all dense scales times 2")(lambda copy: [times_e8m0(copy, name, 1) for name in copy.names(".scale") if ".attn.w" in name])
 fault("groups of wo_a exchanged")(lambda copy: [rows(copy, f"layers.1.attn.wo_a.{part}", HALF_TURN) for part in ("weight", "scale")])

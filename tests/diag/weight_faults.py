@@ -1,4 +1,4 @@
-"""Seventy-five ways in which a checkpoint is wrong, done to copies of the small model: what converters, loaders, downloads and copies by
+"""Seventy-six ways in which a checkpoint is wrong, done to copies of the small model: what converters, loaders, downloads and copies by
 hand get wrong. `FAULTS` maps a name to a function that damages a `Copy` or its configuration."""
 
 import json
@@ -126,6 +126,19 @@ def times_e8m0(copy, name, power):
     each_byte(copy, name, lambda b: max(0, min(254, b + power)))
 
 
+def times_e8m0_row(copy, name, row, power):
+    """The scales of one row of blocks."""
+    data = copy.bytes(name)
+    width = copy.header[name]["shape"][1]
+    data[row * width:(row + 1) * width] = bytes(b + power for b in data[row * width:(row + 1) * width])
+
+
+def times_e8m0_column(copy, name, column, power):
+    data = copy.bytes(name)
+    width = copy.header[name]["shape"][1]
+    data[column::width] = bytes(b + power for b in data[column::width])
+
+
 # --- the configuration ---
 
 configured("swiglu_limit 2", swiglu_limit=2.0)
@@ -248,6 +261,11 @@ def _(copy):
 @fault("block scales of wo_b times 8")
 def _(copy):
     times_e8m0(copy, "layers.5.attn.wo_b.scale", 3)
+
+
+@fault("scales of a row of blocks of wq_b times 8")
+def _(copy):
+    times_e8m0_row(copy, "layers.3.attn.wq_b.scale", 3, 3)
 
 
 @fault("rotary halves interleaved in wq_b")

@@ -28,6 +28,11 @@ constexpr double kMedianAlike = 4;
 constexpr double kUnlike = 1.2;
 constexpr int kFirstJudged = 2;  // The first layers read embeddings, and may go their own way.
 constexpr double kSigned = 0.7;  // Mean over RMS: 1 for numbers of one sign and size.
+// Blocks of rows or columns that share their scales: so much larger than all others, and by more than these differ.
+constexpr int64_t kMinBlockSize = 16;
+constexpr size_t kFewestBlocks = 4;
+const double kMinBlockLead = std::log(3.5);
+constexpr double kMinSpread = 8;  // A bias's, over the next widest.
 constexpr int64_t kMostElements = int64_t{96} << 20;
 
 using BySize = std::map<int, double>;
@@ -99,8 +104,37 @@ void StrayLayers::AddShape(int layer, const std::string& module, const Weight& w
     if (!std::ranges::all_of(*sums, [](double sum) { return std::isfinite(sum); })) return;
     for (double& sum : *sums) sum = std::log(sum + kLeast);
   }
+  if (weight.format == WeightFormat::kFp8Block) {
+    FindOddBlocks(layer, module, rows, weight.block_rows, "rows");
+    FindOddBlocks(layer, module, columns, weight.block_cols, "columns");
+  }
   rows_[module][layer] = Centred(std::move(rows));
   columns_[module][layer] = Centred(std::move(columns));
+}
+
+void StrayLayers::FindOddBlocks(int layer, const std::string& module, std::span<const double> logs,
+                                int64_t size, std::string_view side) {
+  const auto length = static_cast<size_t>(size);
+  const size_t count = logs.size() / length;
+  if (size < kMinBlockSize || count < kFewestBlocks) return;
+  // Half the mean of the logarithms of squares, which one large row does not move.
+  std::vector<std::pair<double, size_t>> sizes;
+  for (size_t i = 0; i < count; ++i) {
+    const auto block = logs.subspan(i * length, length);
+    sizes.emplace_back(std::accumulate(block.begin(), block.end(), 0.0) / (2 * static_cast<double>(length)),
+                       i);
+  }
+  std::ranges::sort(sizes);
+  const double below = sizes[1].first - sizes[0].first;
+  const double above = sizes[count - 1].first - sizes[count - 2].first;
+  const double lead = std::max(below, above);
+  if (lead < kMinBlockLead || lead < sizes[count - 2].first - sizes[1].first) return;
+  const size_t first = (above > below ? sizes.back() : sizes.front()).second * length;
+  odd_blocks_.push_back(
+      {layer, module,
+       fmt::format("has {} {}..{} that are {:.3g} times as {} as any others, the size of a block: are its "
+                   "scales wrong?",
+                   side, first, first + length - 1, std::exp(lead), above > below ? "large" : "small")});
 }
 
 void StrayLayers::AddVector(int layer, const std::string& module, std::span<const float> values) {
@@ -124,7 +158,9 @@ void StrayLayers::AddNorm(int layer, const std::string& module, std::span<const 
 void StrayLayers::AddBias(int layer, const std::string& module, std::span<const float> values) {
   const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
   const double rms = Rms(values);
-  if (rms > 0 && std::isfinite(rms)) signs_[module][layer] = mean / rms;
+  if (!(rms > 0) || !std::isfinite(rms)) return;
+  signs_[module][layer] = mean / rms;
+  spreads_[module][layer] = std::sqrt(std::max(0.0, rms * rms - mean * mean));
 }
 
 bool StrayLayers::trained() const {
@@ -181,6 +217,7 @@ void StrayLayers::FindShapes(const std::string& module, const Values& profiles, 
 std::vector<StrayLayer> StrayLayers::Find() const {
   std::vector<StrayLayer> found;
   if (!trained()) return found;
+  found = odd_blocks_;
   for (const auto& [module, values] : sizes_) FindSizes(module, values, /*is_norm=*/false, found);
   for (const auto& [module, values] : norm_sizes_) FindSizes(module, values, /*is_norm=*/true, found);
   for (const auto& [module, profiles] : rows_) FindShapes(module, profiles, "rows", found);
@@ -195,6 +232,22 @@ std::vector<StrayLayer> StrayLayers::Find() const {
       found.push_back(
           {stray->first, module, "is constant, those of all other layers are not: was it written?"});
     }
+  }
+  for (const auto& [module, layers] : spreads_) {
+    if (layers.size() < kMinLayers) continue;
+    std::vector<std::pair<double, int>> spreads;
+    for (const auto& [layer, spread] : layers) spreads.emplace_back(spread, layer);
+    std::ranges::sort(spreads);
+    const auto [widest, layer] = spreads.back();
+    const double next = spreads[spreads.size() - 2].first;
+    if (next == 0 || widest < kMinSpread * next || layer == layers.begin()->first ||
+        layer == layers.rbegin()->first)
+      continue;
+    found.push_back(
+        {layer, module,
+         fmt::format("has numbers that lie {:.3g} times as far apart as in any other layer: were they "
+                     "multiplied?",
+                     widest / next)});
   }
   for (const auto& [module, layers] : signs_) {
     const auto num_positive =
