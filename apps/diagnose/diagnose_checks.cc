@@ -178,6 +178,7 @@ const std::vector<NamedCheck>& Checks() {
                                                  {"compare", RunCompare},
                                                  {"knowledge", RunKnowledge},
                                                  {"indexer", RunIndexer},
+                                                 {"router", RunRouter},
                                                  {"draft", RunDraft, /*in_all=*/false},
                                                  {"checkpoint", RunCheckpoint}};
   return checks;

@@ -1,4 +1,4 @@
-// `knowledge` and `indexer`: the text of facts as tokens, as long as the machine affords.
+// `knowledge`, `indexer` and `router`: the text of facts as tokens, as long as the machine affords.
 #include "apps/diagnose/diagnose_knowledge.h"
 
 #include <fmt/format.h>
@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "diag/checks/indexer_check.h"
 #include "diag/checks/knowledge_check.h"
+#include "diag/checks/router_check.h"
 
 namespace dsv4::apps {
 namespace {
@@ -129,6 +130,25 @@ Result<diag::CheckReport> RunIndexer(DiagnoseSession& session) {
   const size_t period = tokens.size() - 1;
   while (std::ssize(tokens) < num_tokens) tokens.push_back(tokens[tokens.size() - period]);
   return diag::CheckIndexer(model, tokens);
+}
+
+Result<diag::CheckReport> RunRouter(DiagnoseSession& session) {
+  const auto not_applicable = [](std::string why) {
+    return diag::CheckReport{
+        .check = "router", .verdict = diag::Verdict::kNotApplicable, .headline = std::move(why)};
+  };
+  DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
+  if (random) return not_applicable("the weights are random, so nothing has taught the routers");
+  DSV4_ASSIGN_OR_RETURN(const TextSubject* subject, session.Text());
+  DSV4_ASSIGN_OR_RETURN(const diag::Subject model, session.Model());
+  if (session.options().check == "all" &&
+      diag::RouterCheckWork(model.model) > AffordableWork(session.options().run.model.backend)) {
+    return not_applicable(
+        "it computes many experts, which takes long here; by itself it runs: dsv4 diagnose router");
+  }
+  DSV4_ASSIGN_OR_RETURN(const diag::KnownText text, MakeText(*subject));
+  DSV4_TRY(session.CheckIds(text.tokens, "tokenizer.json"));
+  return diag::CheckRouter(model, text.tokens);
 }
 
 }  // namespace dsv4::apps

@@ -1,4 +1,4 @@
-// `dsv4 diagnose knowledge` and `indexer`: the text of facts that diag/checks/knowledge_check.h and indexer_check.h read.
+// `dsv4 diagnose knowledge`, `indexer` and `router`: the text of facts that these checks (diag/checks) read.
 #pragma once
 
 #include "apps/diagnose/diagnose_session.h"
@@ -17,5 +17,9 @@ Result<diag::CheckReport> RunKnowledge(DiagnoseSession& session);
 // The text repeated, as long as the model's choices want it. Not applicable to random weights. In `all` only where reading it takes seconds;
 // by itself the check always does it. Errors: those of the session and of diag::CheckIndexer.
 Result<diag::CheckReport> RunIndexer(DiagnoseSession& session);
+
+// The text's beginning. Not applicable to random weights. In `all` only where it takes seconds, as indexer. Errors: those of the session and of
+// diag::CheckRouter.
+Result<diag::CheckReport> RunRouter(DiagnoseSession& session);
 
 }  // namespace dsv4::apps

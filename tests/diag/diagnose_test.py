@@ -263,9 +263,9 @@ class Commands(WithDirectory):
         self.assertEqual(code, 0, [report["headline"] for report in reports])
         self.assertEqual([report["check"] for report in reports],
                          ["files", "prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill",
-                          "compare", "knowledge", "indexer", "checkpoint"])
+                          "compare", "knowledge", "indexer", "router", "checkpoint"])
         self.assertEqual({report["verdict"] for report in reports}, {"pass"})
-        self.assertIn("reference backend, 140 of 140 tokens", " ".join(reports[-4]["evidence"]))
+        self.assertIn("reference backend, 140 of 140 tokens", " ".join(reports[-5]["evidence"]))
 
     def test_all_stops_at_a_wrong_prompt(self):
         code, reports = diagnose("all", "--against", self.write("another prompt"))

@@ -71,12 +71,12 @@ def main():
     parser.add_argument("--wanted", type=int, default=30, help="faults that must be found without digests")
     parser.add_argument("--v41", action="store_true", help="models/tiny-v41 in place of models/tiny")
     parser.add_argument("--only", default="", help="faults whose name matches")
-    parser.add_argument("--quick", action="store_true", help="only those checks of `all` that can see a wrong file: files, residual, knowledge, indexer, checkpoint")
+    parser.add_argument("--quick", action="store_true", help="only those checks of `all` that can see a wrong file: files, residual, knowledge, indexer, router, checkpoint")
     parser.add_argument("--no-healthy", action="store_true")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="checkpoints at a time")
     parser.add_argument("--no-answers", action="store_true", help="do not ask the damaged models")
     arguments = parser.parse_args()
-    checks = ("files", "residual", "knowledge", "indexer", "checkpoint") if arguments.quick else ("all",)
+    checks = ("files", "residual", "knowledge", "indexer", "router", "checkpoint") if arguments.quick else ("all",)
     source, faults = (TINY.parent / "tiny-v41", v41_faults.FAULTS) if arguments.v41 else (TINY, weight_faults.FAULTS)
 
     names = [name for name in faults if re.search(arguments.only, name)]

@@ -5,7 +5,7 @@ import html.parser
 from dsv4_process import dsv4
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
-CHECKS = ["files", "prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill", "compare", "knowledge", "indexer",
+CHECKS = ["files", "prompt", "stop-set", "sampler", "scale-invariance", "residual", "visible", "decode-prefill", "compare", "knowledge", "indexer", "router",
           "checkpoint"]
 
 

@@ -1,4 +1,4 @@
-"""`dsv4 diagnose indexer`: an indexer that chooses no better than chance is named, and healthy ones pass. All faults of one are gone through by
+"""`dsv4 diagnose indexer` and `router`: those that choose no better than chance are named, and healthy ones pass. All faults are gone through by
 faults_without_reference.py."""
 
 import shutil
@@ -51,6 +51,48 @@ class Indexer(WithDirectory):
         self.assertEqual(dsv4("synth", self.model, "--shape", "mini41", "--layers", 4).returncode, 0)
         for arguments, why in ((("-m", self.model), "random"), (("--weights", "synthetic:tiny"), "random"), (("--max-layers", 2), "no layer chooses")):
             report = check("indexer", *arguments)
+            self.assertEqual(report["verdict"], "not applicable", report)
+            self.assertIn(why, report["headline"])
+
+
+ROUTERS = {TINY: (weight_faults, {"experts one off in a layer": (3,), "rows of a router reversed": (4,)}),
+           TINY_V41: (v41_faults, {"rows of a router reversed": (4,), "a router negated": (4,), "routers of two layers exchanged": (2, 5),
+                                   "experts of two layers exchanged": (2, 5)})}
+
+
+class Router(WithDirectory):
+    def test_routers_that_were_trained_pass(self):
+        for arguments in ((), ("--numerics", "plain"), ("--pass-tokens", 40), ("--max-layers", 6), ("-m", TINY_V41), ("-m", TINY_V41, "--max-layers", 4)):
+            with self.subTest(arguments=arguments):
+                report = check("router", *arguments)
+                self.assertEqual(report["verdict"], "pass", report)
+                self.assertGreater(min(float(row[-1]) for row in report["tables"][0]["rows"]), 0.3, report)
+
+    def test_what_convert_writes_passes(self):
+        for source in ROUTERS:
+            dsv4_json("convert", source, self.model, "--experts", "nvfp4", "--dense", "nvfp4", "--json")
+            self.assertEqual(check("router", "-m", self.model)["verdict"], "pass")
+            shutil.rmtree(self.model)
+
+    def test_a_router_of_other_experts_is_found(self):
+        for source, (faults, damaged) in ROUTERS.items():
+            for name, layers in damaged.items():
+                with self.subTest(model=source.name, fault=name):
+                    shutil.rmtree(self.model, ignore_errors=True)
+                    copy = Copy(source, self.model)
+                    faults.FAULTS[name](copy)
+                    copy.save()
+                    report = check("router", "-m", self.model)
+                    self.assertEqual(report["verdict"], "finding", report)
+                    self.assertEqual((report["place"]["layer"], report["place"]["tensor"]), (layers[0], "ffn.router.logits"))
+                    said = " ".join(report["evidence"])
+                    for layer in layers:
+                        self.assertIn(f"layer {layer}: its router does not prefer", said)
+
+    def test_where_there_is_nothing_to_judge(self):
+        for arguments, why in ((("--weights", "synthetic:tiny"), "random"), (("--max-layers", 4), "2 layers route by score"),
+                               (("--pass-tokens", 10), "a pass of 10 tokens")):
+            report = check("router", *arguments)
             self.assertEqual(report["verdict"], "not applicable", report)
             self.assertIn(why, report["headline"])
 
