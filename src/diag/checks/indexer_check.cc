@@ -99,7 +99,7 @@ class Watcher {
     if (!std::isfinite(sum)) return;  // Other checks say so.
     double chosen = 0;
     for (const float entry : selected) {
-      if (entry >= 0) chosen += weights[static_cast<size_t>(entry)];
+      if (entry >= 0 && entry < static_cast<float>(visible)) chosen += weights[static_cast<size_t>(entry)];
     }
     std::ranges::nth_element(weights, weights.begin() + std::ssize(selected), std::greater<>());
     const double best = std::accumulate(weights.begin(), weights.begin() + std::ssize(selected), 0.0);
