@@ -79,6 +79,10 @@ double Margin(std::span<const float> values) {
   return values[best] - second;
 }
 
+double LogProbability(std::span<const float> logits, int32_t token) {
+  return LogSoftmax(logits)[static_cast<size_t>(token)];
+}
+
 double SoftmaxKl(std::span<const float> a, std::span<const float> b) {
   const std::vector<double> log_a = LogSoftmax(a);
   const std::vector<double> log_b = LogSoftmax(b);

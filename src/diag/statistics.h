@@ -21,6 +21,8 @@ double Median(std::vector<double> values);
 int64_t ArgMax(std::span<const float> values);
 // The highest value's lead over the second.
 double Margin(std::span<const float> values);
+// The logarithm of softmax(logits)[token].
+double LogProbability(std::span<const float> logits, int32_t token);
 // KL(softmax(a) || softmax(b)) in nats.
 double SoftmaxKl(std::span<const float> a, std::span<const float> b);
 

@@ -1,6 +1,7 @@
 """`dsv4 diagnose indexer` and `router`: those that choose no better than chance are named, and healthy ones pass. All faults are gone through by
 faults_without_reference.py."""
 
+import pathlib
 import shutil
 import unittest
 
@@ -31,7 +32,8 @@ class Indexer(WithDirectory):
     def test_what_convert_writes_passes(self):
         for source in DAMAGED:
             dsv4_json("convert", source, self.model, "--experts", "nvfp4", "--dense", "nvfp4", "--json")
-            self.assertEqual(check("indexer", "-m", self.model)["verdict"], "pass")
+            for name in ("indexer", "router"):
+                self.assertEqual(check(name, "-m", self.model)["verdict"], "pass")
             shutil.rmtree(self.model)
 
     def test_a_choice_by_chance_is_found(self):
@@ -54,6 +56,16 @@ class Indexer(WithDirectory):
             self.assertEqual(report["verdict"], "not applicable", report)
             self.assertIn(why, report["headline"])
 
+    def test_random_weights_that_do_not_say_so(self):
+        for shape in ("mini41", "tiny"):
+            with self.subTest(shape=shape):
+                shutil.rmtree(self.model, ignore_errors=True)
+                self.assertEqual(dsv4("synth", self.model, "--shape", shape, "--seed", 3).returncode, 0)
+                path = pathlib.Path(self.model, "config.json")
+                path.write_text(path.read_text().replace('"random_weights"', '"unknown_to_all"'))
+                for name in ("indexer", "router"):
+                    self.assertEqual(check(name, "-m", self.model)["verdict"], "not applicable")
+
 
 ROUTERS = {TINY: (weight_faults, {"experts one off in a layer": (3,), "rows of a router reversed": (4,)}),
            TINY_V41: (v41_faults, {"rows of a router reversed": (4,), "a router negated": (4,), "routers of two layers exchanged": (2, 5),
@@ -67,12 +79,6 @@ class Router(WithDirectory):
                 report = check("router", *arguments)
                 self.assertEqual(report["verdict"], "pass", report)
                 self.assertGreater(min(float(row[-1]) for row in report["tables"][0]["rows"]), 0.3, report)
-
-    def test_what_convert_writes_passes(self):
-        for source in ROUTERS:
-            dsv4_json("convert", source, self.model, "--experts", "nvfp4", "--dense", "nvfp4", "--json")
-            self.assertEqual(check("router", "-m", self.model)["verdict"], "pass")
-            shutil.rmtree(self.model)
 
     def test_a_router_of_other_experts_is_found(self):
         for source, (faults, damaged) in ROUTERS.items():

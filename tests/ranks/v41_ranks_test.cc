@@ -177,8 +177,9 @@ TEST(V41Ranks, CandidatesWantAllEntries) {
           const auto model = LoadRank(run, MakeGoldenBackend("reference", 1), options);
           ASSERT_FALSE(model.has_value());
           EXPECT_EQ(model.error().code(), StatusCode::kInvalidArgument);
-          EXPECT_NE(model.error().message().find("placement " + placement + ": this model's candidate blocks"),
-                    std::string::npos)
+          EXPECT_NE(
+              model.error().message().find("placement " + placement + ": this model's candidate blocks"),
+              std::string::npos)
               << model.error().message();
         }
       },

@@ -7,11 +7,13 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/text.h"
 #include "diag/recording.h"
+#include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {
@@ -20,6 +22,11 @@ constexpr int64_t kTimesTopK = 3;     // Visible entries at the end of the text.
 constexpr int64_t kMostQueries = 48;  // A layer.
 constexpr int64_t kMostHeads = 16;
 constexpr double kLeastSkill = 1.0 / 3;  // Healthy small models have 0.6 and more.
+// A model none of whose choices has so much was perhaps not trained.
+constexpr double kTrainedSkill = 0.5;
+// It was where a token of the text costs less than this share of the nats that it costs by chance.
+constexpr double kTrainedNats = 0.75;
+constexpr int64_t kJudgedTokens = 64;
 // Share of the softmax by which the best choice beats chance, where attention looks anywhere.
 constexpr double kLeastLead = 0.02;
 
@@ -33,6 +40,19 @@ struct Shares {
   bool says_something() const { return best - chance > kLeastLead * static_cast<double>(count); }
   double skill() const { return (chosen - chance) / (best - chance); }
 };
+
+// Whether the model expects the text, whose facts a trained one knows. A window is enough for that.
+Result<bool> ExpectsText(const Subject& subject, std::span<const int32_t> tokens) {
+  const int64_t most = std::min(kJudgedTokens, subject.model.options().max_chunk_tokens);
+  const auto some = tokens.first(std::min(tokens.size(), static_cast<size_t>(most)));
+  DSV4_ASSIGN_OR_RETURN(const std::vector<float> logits,
+                        RunTokens(subject, some, {}, model::LogitsRows::kAll));
+  const size_t vocab = logits.size() / some.size();
+  double nats = 0;
+  for (size_t i = 1; i < some.size(); ++i)
+    nats -= LogProbability(std::span(logits).subspan((i - 1) * vocab, vocab), some[i]);
+  return nats < kTrainedNats * std::log(static_cast<double>(vocab)) * static_cast<double>(some.size() - 1);
+}
 
 class Watcher {
  public:
@@ -163,25 +183,36 @@ Result<CheckReport> CheckIndexer(const Subject& subject, std::span<const int32_t
   }
   report.tables.push_back(std::move(table));
   std::vector<std::string> complaints;
+  std::optional<Location> place;
   double lowest = 1;
+  double highest = -1;
   bool any = false;
   for (size_t layer = 0; layer < by_choice.size(); ++layer) {
     const Shares& shares = by_choice[layer];
     if (!shares.says_something()) continue;
     any = true;
     lowest = std::min(lowest, shares.skill());
+    highest = std::max(highest, shares.skill());
     if (shares.skill() >= kLeastSkill) continue;
-    if (complaints.empty())
-      report.location = Location{static_cast<int>(layer), "attn.indexer.selected", "", 0};
+    if (complaints.empty()) place = Location{static_cast<int>(layer), "attn.indexer.selected", "", 0};
     const auto count = static_cast<double>(shares.count);
     complaints.push_back(fmt::format(
         "layer {}: its indexer's choice holds {:.0f} % of what attention gives to entries, as many at random "
-        "{:.0f} "
-        "%, the best {:.0f} %: are its keys, queries or weights transposed, negated or of another layer?",
+        "{:.0f} %, the best {:.0f} %: are its keys, queries or weights transposed, negated or of another "
+        "layer?",
         layer, 100 * shares.chosen / count, 100 * shares.chance / count, 100 * shares.best / count));
   }
   if (!any)
     return not_applicable("attention looks at all entries alike, so no choice is better than another");
+  if (highest < kTrainedSkill) {
+    DSV4_ASSIGN_OR_RETURN(const bool trained, ExpectsText(subject, tokens));
+    if (!trained) {
+      return not_applicable(fmt::format(
+          "no indexer chooses what attention looks at (skill {:.2f} at most), and the model does not expect "
+          "the text: it was not trained, or is broken elsewhere",
+          highest));
+    }
+  }
   report.evidence.push_back(
       fmt::format("{} of a text of facts; skill is 0 for a choice by chance, 1 for the best, and {:.2f} at "
                   "least is wanted",
@@ -194,6 +225,7 @@ Result<CheckReport> CheckIndexer(const Subject& subject, std::span<const int32_t
     return report;
   }
   report.verdict = Verdict::kFinding;
+  report.location = place;
   report.headline = complaints.size() == 1
                         ? complaints[0]
                         : fmt::format("{}; and {} more", complaints[0], complaints.size() - 1);

@@ -22,14 +22,6 @@ constexpr double kMinShare =
     0.3;  // Share of the answers' nats that they lose without the half-layer that is named.
 constexpr double kStandsOut = 2;  // And by how much it must lose more of them than any other half-layer.
 
-double LogProbability(std::span<const float> logits, int32_t token) {
-  double highest = logits[0];
-  for (const float logit : logits) highest = std::max<double>(highest, logit);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - highest);
-  return logits[static_cast<size_t>(token)] - highest - std::log(sum);
-}
-
 struct Score {
   bool finite = true;
   double answer_nats = 0;  // Mean over the tokens of the answers but the first.
