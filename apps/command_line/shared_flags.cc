@@ -28,7 +28,8 @@ CLI::Validator Bound(bool zero, double max) {
         double value = 0.0;
         if (!CLI::detail::lexical_cast(text, value)) return "got '" + text + "', wanted a number";
         if ((value > 0.0 || (zero && value == 0.0)) && value <= max) return std::string();
-        return "got " + text + ", wanted " + wanted;
+        const bool beyond = value > max && max == kNoBound;
+        return "got " + text + ", wanted " + wanted + (beyond ? fmt::format(", at most {}", max) : "");
       },
       wanted);
 }
@@ -90,6 +91,17 @@ CLI::Validator Port() {
 
 CLI::Validator Positive(double max) { return Bound(false, max); }
 CLI::Validator NonNegative(double max) { return Bound(true, max); }
+
+CLI::Validator Between(double low, double high) {
+  const std::string wanted = fmt::format("{} to {}", low, high);
+  return CLI::Validator(
+      [=](const std::string& text) {
+        double value = 0.0;
+        if (!CLI::detail::lexical_cast(text, value)) return "got '" + text + "', wanted a number";
+        return value >= low && value <= high ? std::string() : "got " + text + ", wanted " + wanted;
+      },
+      wanted);
+}
 
 CLI::Validator Seed() {
   return CLI::Validator(

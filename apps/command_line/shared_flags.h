@@ -12,6 +12,8 @@ namespace dsv4::apps {
 inline constexpr double kNoBound = 1e18;  // Infinity is refused all the same.
 CLI::Validator Positive(double max = kNoBound);
 CLI::Validator NonNegative(double max = kNoBound);
+// Numbers from `low` to `high`. CLI::Range takes NaN, and says its bounds with six decimals.
+CLI::Validator Between(double low, double high);
 // The parser takes a negative number as 2^64 less it, and a larger one as the largest.
 CLI::Validator Seed();
 CLI::Validator KnownRevision();

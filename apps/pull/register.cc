@@ -31,7 +31,7 @@ void RegisterPull(Commands& commands) {
       ->capture_default_str();
   pull.add_option("--retry-wait", options.retry_seconds,
                   "Seconds before the first retry; doubled for each more")
-      ->check(CLI::Range(0.0, 30.0))
+      ->check(Between(0, 30))
       ->capture_default_str();
   pull.add_option("--stall", options.stall_seconds, "Seconds below 1 KiB/s that end a transfer")
       ->check(CLI::Range(1.0, 3600.0))

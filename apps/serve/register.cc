@@ -136,7 +136,7 @@ void RegisterServe(Commands& commands) {
   serve
       .add_option("--thinking-tools-top-p", options.defaults.top_p_thinking_with_tools,
                   "While thinking with tools, of requests that name none")
-      ->check(CLI::Range(0.001, 1.0))
+      ->check(Between(0.001, 1))
       ->capture_default_str();
   flags.Number(
       "--max-tokens-chat", options.defaults.max_tokens_chat,

@@ -32,6 +32,15 @@ class OptionRanges(unittest.TestCase):
                 self.assertEqual(process.returncode, 2, process.stderr)
                 self.assertIn(f"--logit-bias: got '{entry}', wanted ID=BIAS", process.stderr)
 
+    def test_a_range_is_said_as_it_is_meant(self):
+        for command, option, wanted in ((("bench", "--server", "http://127.0.0.1:1", "--input-tokens", "9"), "--length-spread", "0 to 0.99"),
+                                        (("pull", "a/b"), "--retry-wait", "0 to 30"), (("serve",), "--thinking-tools-top-p", "0.001 to 1")):
+            for value in ("nan", "-1", "99"):
+                process = dsv4(*command, option, value)
+                self.assertEqual(process.returncode, 2, process.stderr)
+                self.assertIn(f"{option}: got {value}, wanted {wanted}\n", process.stderr)
+        self.assertIn("got inf, wanted more than 0, at most 1e+18", dsv4("bench", "--server", "http://127.0.0.1:1", "--seconds", "inf").stderr)
+
     def test_an_option_of_another_check_is_looked_at(self):
         for option in ("--layer", "--position", "--min-tokens", "--tolerance", "--bound"):
             process = dsv4("diagnose", "residual", option, "-1")
