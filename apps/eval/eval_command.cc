@@ -9,6 +9,7 @@
 #include "apps/shared/model_source.h"
 #include "apps/terminal/load_bar.h"
 #include "base/text.h"
+#include "io/output_file.h"
 #include "session/answer_options.h"
 
 namespace dsv4::apps {
@@ -63,6 +64,13 @@ int RunEvalCommand(const EvalOptions& options) {
   }
   const Result<std::vector<DataLine>> lines = ReadJsonLines(options.data_path, options.limit);
   if (!lines) return Fail(lines.error(), kExitBadInput);
+  for (const auto& [name, path] : {std::pair{"--output", &options.output_path},
+                                   {"--html", &options.html_path},
+                                   {"--write-logprobs", &options.write_path}}) {
+    if (path->empty()) continue;
+    const Status writable = io::CheckOutputPath(*path, options.data_path);
+    if (!writable.ok()) return Fail(writable.WithContext(name), kExitBadInput);
+  }
 
   EvalProgress progress(!options.quiet, lines->size());
   EvalReport report = {.task = options.task};

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <span>
 #include <vector>
 
@@ -91,6 +92,11 @@ int RunProfileCommand(const ProfileOptions& options) {
   const std::string path = options.output_path.empty() ? ExpertProfilePath(*source) : options.output_path;
   if (path.empty())
     return Fail(InvalidArgument("--output: want a file, there is no home for one"), kExitBadUsage);
+  std::error_code error;
+  if (std::filesystem::equivalent(path, options.text_path, error)) {
+    return Fail(InvalidArgument(fmt::format("--output: {}: the text itself, wanted a file of its own", path)),
+                kExitBadInput);
+  }
   const Result<ExpertProfile> profile = Profile(options, *source);
   if (!profile) return Fail(profile.error(), LoadExitCode(profile.error()));
   if (const Status written = WriteExpertProfile(path, *profile); !written.ok())

@@ -20,6 +20,7 @@
 #include "diag/checks/first_non_finite.h"
 #include "diag/dump.h"
 #include "diag/statistics.h"
+#include "io/output_file.h"
 
 namespace dsv4::apps {
 namespace {
@@ -142,6 +143,11 @@ int RunLogitsCommand(const LogitsOptions& options) {
   const Result<std::vector<int32_t>> tokens = ParseTokenIds(*text, options.tokens_path);
   if (!tokens) return Fail(tokens.error(), kExitBadInput);
   if (const Status status = CheckDraft(options, *tokens); !status.ok()) return Fail(status, kExitBadUsage);
+  for (const std::string* path : {&options.output_path, &options.confidence_path}) {
+    if (path->empty()) continue;
+    const Status writable = io::CheckOutputPath(*path, options.tokens_path);
+    if (!writable.ok()) return Fail(writable, kExitBadInput);
+  }
 
   const Result<ModelSource> source = ModelSource::Find(options.model);
   if (!source) return Fail(source.error(), kExitBadInput);

@@ -114,6 +114,10 @@ Result<std::unique_ptr<DumpWriter>> DumpWriter::Create(ops::OpContext& context,
     return Error(
         InvalidArgument(fmt::format("dump {}: holds {} already; give a new directory", directory, old[0])));
   }
+  if (const fs::directory_iterator other(directory, error); other != fs::directory_iterator()) {
+    return Error(InvalidArgument(
+        fmt::format("dump {}: holds {} already; give a new directory", directory, other->path().string())));
+  }
   return std::unique_ptr<DumpWriter>(new DumpWriter(context, directory));
 }
 

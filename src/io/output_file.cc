@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 namespace dsv4::io {
 namespace {
@@ -69,6 +71,19 @@ Status OutputFile::Finish() {
     partial_path.clear();
   }
   return std::fclose(file_.release()) == 0 ? Status() : FileError(path_, "write");
+}
+
+Status CheckOutputPath(const std::string& path, const std::string& input) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::path(path).parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, error))
+    return NotFound(fmt::format("{}: {} is no directory", path, folder.string()));
+  if (fs::is_directory(path, error))
+    return InvalidArgument(fmt::format("{}: a directory, wanted a file", path));
+  if (fs::is_regular_file(path, error) && fs::equivalent(path, input, error))
+    return InvalidArgument(fmt::format("{}: the input {} itself, wanted a file of its own", path, input));
+  return {};
 }
 
 Status WriteTextFile(const std::string& path, std::string_view text) {

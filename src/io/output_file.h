@@ -43,6 +43,10 @@ class OutputFile {
 // ResourceExhausted: "PATH: cannot DOING: REASON", of errno by default.
 Status FileError(const std::string& path, std::string_view doing, int error = errno);
 
+// For work that ends in a file, before it begins. InvalidArgument where `path` is the file of `input`, by
+// whatever name, or a directory; NotFound where its folder is not there.
+Status CheckOutputPath(const std::string& path, const std::string& input);
+
 // The whole of it at once.
 Status WriteTextFile(const std::string& path, std::string_view text);
 

@@ -31,6 +31,21 @@ class OutputFileTest : public ::testing::Test {
   const std::string path_ = directory_ / "out";
 };
 
+TEST_F(OutputFileTest, AnOutputThatCannotBeIsKnownBefore) {
+  const std::string input = directory_ / "in";
+  ASSERT_TRUE(WriteTextFile(input, "data").ok());
+  fs::create_symlink(input, path_);
+  const std::string& other_name = path_;
+  for (const std::string& same : {input, other_name})
+    EXPECT_THAT(CheckOutputPath(same, input).message(), HasSubstr("itself, wanted a file of its own"));
+  EXPECT_THAT(CheckOutputPath(directory_.path(), input).message(), HasSubstr("a directory, wanted a file"));
+  EXPECT_THAT(CheckOutputPath(directory_ / "no/such", input).message(), HasSubstr("/no is no directory"));
+  for (const std::string& fine :
+       {std::string(directory_ / "new"), std::string("new"), std::string("/dev/null")})
+    EXPECT_TRUE(CheckOutputPath(fine, input).ok()) << fine;
+  EXPECT_TRUE(CheckOutputPath("/dev/null", "/dev/null").ok());
+}
+
 TEST_F(OutputFileTest, AppearsWholeAndKeepsItsMode) {
   ASSERT_TRUE(WriteTextFile(path_, "first").ok());
   ASSERT_EQ(::chmod(path_.c_str(), 0640), 0);

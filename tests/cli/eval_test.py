@@ -168,6 +168,13 @@ class Eval(unittest.TestCase):
         self.assertEqual(dsv4("eval", "choice", "--data", good, "-q").returncode, 3)
         self.assertEqual(dsv4("eval", "choice", "--data", good, "--max-kl", "1").returncode, 2)
         self.assertEqual(dsv4("eval", "perplexity", "--data", self.folder / "none.jsonl").returncode, 3)
+        for option in ("--output", "--html", "--write-logprobs"):
+            for path, message in ((good, "wanted a file of its own"), (self.folder, "a directory"), (self.folder / "no" / "x", "is no directory")):
+                process = dsv4("eval", "perplexity", "--data", good, "-q", option, path)
+                self.assertEqual((process.returncode, process.stdout), (3, ""), "before the work")
+                self.assertIn(f"{option}: {path}: ", process.stderr)
+                self.assertIn(message, process.stderr)
+        self.assertEqual(json.loads(good.read_text()), {"text": TEXTS[0]})
         nothing = dsv4("eval", "perplexity", "--data", good, "-q", "--max-kl", "1")
         self.assertEqual(nothing.returncode, 1)
         self.assertIn("nothing to compare with", nothing.stdout)

@@ -77,6 +77,21 @@ class WrongInput(unittest.TestCase):
             self.assertEqual(ended.returncode, 1, arguments)
             self.assertIn("dsv4: standard output: ", ended.stderr, arguments)
 
+    def test_an_output_does_not_replace_its_input(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ids = pathlib.Path(folder) / "ids.txt"
+            ids.write_text("1 2 3")
+            for command in (("logits", "--tokens", ids, "--output", ids), ("experts", "profile", "--text", ids, "--output", ids)):
+                process = dsv4(*command)
+                self.assertEqual(process.returncode, 3, process.stderr)
+                self.assertIn(f"{ids}: ", process.stderr)
+                self.assertIn("wanted a file of its own", process.stderr)
+            self.assertEqual(ids.read_text(), "1 2 3")
+            process = dsv4("diagnose", "residual", "--dump", folder)
+            self.assertEqual(process.returncode, 3, process.stderr)
+            self.assertIn(f"dump {folder}: holds {ids} already; give a new directory", process.stderr)
+            self.assertEqual(list(pathlib.Path(folder).iterdir()), [ids])
+
     def test_what_is_no_text_is_named_with_its_place(self):
         with tempfile.TemporaryDirectory() as folder:
             notes = pathlib.Path(folder) / "notes.txt"
