@@ -188,7 +188,7 @@ class Download {
     const fs::space_info space = fs::space(repository_, error);
     if (!error && missing > static_cast<int64_t>(space.available)) {
       return ResourceExhausted(fmt::format(
-          "{}: {:.1f} GB are to come, {:.1f} GB are free (HF_HOME names another place)", repository_.string(),
+          "{}: {:.3f} GB are to come, {:.3f} GB are free (HF_HOME names another place)", repository_.string(),
           static_cast<double>(missing) / 1e9, static_cast<double>(space.available) / 1e9));
     }
     return {};

@@ -217,7 +217,7 @@ class Faults(Pull):
             hub.listing = lambda: {"sha": hub.commit, "siblings": [{"rfilename": "a.safetensors", "size": 10**18, "blobId": "a" * 40}]}
             process = self.pull(hub)
             self.assertEqual(process.returncode, 1)
-            self.assertIn("1000000000.0 GB are to come", process.stderr)
+            self.assertIn("1000000000.000 GB are to come", process.stderr)
             self.assertEqual(len(hub.requests), 1)
 
     def test_a_full_disk(self):
