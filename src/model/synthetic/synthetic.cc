@@ -234,7 +234,7 @@ Status WriteSyntheticCheckpoint(const std::string& directory, const SyntheticOpt
     return InvalidArgument(fmt::format("{}: exists, left by an interrupted run? Remove it first", partial));
   }
   if (!fs::create_directories(partial, error)) {
-    return InvalidArgument(fmt::format("{}: cannot create: {}", partial, error.message()));
+    return ResourceExhausted(fmt::format("{}: cannot create: {}", partial, error.message()));
   }
   Status status = io::WriteTextFile(partial + "/config.json", config_json);
   if (status.ok()) {
