@@ -170,6 +170,12 @@ fi
         self.assertEqual(code, 1)
         self.assertIn(f"dev: {self.root}/build/release cannot be written", said)
 
+    def test_a_rival_is_known_wherever_it_stands(self):
+        for words, got in ((["--rival"], ""), (["--rival", "vllm"], "vllm"), (["--only", "check", "--rival=vllm"], "vllm"), (["--only", "check", "--rival", "vllm"], "vllm")):
+            code, said = self.run_dev(self.root / "dev", "compare", *words)
+            self.assertEqual(code, 2, said)
+            self.assertIn(f"compare: --rival: got '{got}', wanted llama.cpp or freetoken", said)
+
     def test_without_home_and_with_another_shell(self):
         bare = {name: value for name, value in self.environment.items() if name not in ("HOME", "TERM", "XDG_CONFIG_HOME")} | {"LANG": "C"}
         self.assertNotIn("unbound", self.run_dev(self.root / "dev", "run", environment=bare)[1])
