@@ -50,7 +50,9 @@ class Load {
   void Run() {
     counts_.resident_before = Resident();
     const auto ticks = [](double seconds) {
-      return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+      // A clock counts 290 years.
+      return std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(std::min(seconds, 1e9)));
     };
     start_ = Clock::now();
     counts_from_ = start_ + ticks(options_.warm_up);
@@ -68,7 +70,7 @@ class Load {
       for (size_t i = 0; next < end_; ++i) {
         std::this_thread::sleep_until(next);
         clients.emplace_back([this, i] { Ask(next_++, i); });
-        next += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap(random)));
+        next += ticks(gap(random));
       }
     } else {
       for (int i = 0; i < options_.num_streams; ++i) {
@@ -86,7 +88,7 @@ class Load {
   }
 
   Json Report() const { return LoadReport(options_, samples_, counts_); }
-  bool clean() const { return counts_.failed == 0 && counts_.wrong == 0; }
+  bool clean() const { return counts_.failed == 0 && counts_.wrong == 0 && !samples_.empty(); }
   size_t next() const { return next_; }
 
  private:
@@ -188,7 +190,7 @@ class Load {
       }
       const bool refused = answer.error().code() == StatusCode::kResourceExhausted;
       ++(refused ? counts_.refused : counts_.failed);
-      if (!refused && counts_.first_error.empty()) counts_.first_error = answer.error().message();
+      if (counts_.first_error.empty()) counts_.first_error = answer.error().message();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // As Retry-After asks, in small.
     return std::nullopt;
@@ -245,17 +247,19 @@ class Load {
   LoadCounts counts_;
 };
 
+// One line. An error may have cut a character of the server's text.
+std::string Dump(const Json& report) { return report.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 // As JSON, or how the loads compare.
 void PrintReports(const ServerBenchOptions& options, const std::vector<Json>& reports) {
   if (reports.size() == 1) {
-    fmt::print("{}\n", reports[0].dump());
+    fmt::print("{}\n", Dump(reports[0]));
     return;
   }
   const auto rate = [&](size_t i) { return reports[i]["output_tokens_per_second"].get<double>(); };
   const double part = rate(0) > 0.0 ? rate(1) / rate(0) : 0.0;
   if (options.json) {
-    fmt::print("{}\n",
-               Json{{"plain", reports[0]}, {"features", reports[1]}, {"part_of_plain_rate", part}}.dump());
+    fmt::print("{}\n", Dump({{"plain", reports[0]}, {"features", reports[1]}, {"part_of_plain_rate", part}}));
     return;
   }
   std::vector<const char*> names;
@@ -274,6 +278,11 @@ int RunServerBench(const ServerBenchOptions& options) {
                            workload.error().code() == StatusCode::kInternal;
     return Fail(workload.error(), by_server ? kExitRunFailed : kExitBadInput);
   }
+  // A server that is not there is told at once, not behind a load that it does not answer.
+  const Result<std::string> reached = Get(options.url, options.api_key, "/metrics");
+  if (!reached && (reached.error().code() == StatusCode::kUnavailable ||
+                   reached.error().code() == StatusCode::kInvalidArgument))
+    return Fail(reached.error(), kExitRunFailed);
   const bool checks = options.check && !workload->unique() && options.dataset_path.empty();
   std::vector<std::vector<Feature>> loads = {{Feature::kNone}};
   if (!options.features.empty()) loads.push_back(options.features);

@@ -11,6 +11,7 @@
 #include "apps/bench/bench_experts.h"
 #include "apps/bench/bench_report.h"
 #include "apps/bench/bench_runs.h"
+#include "apps/bench/event_stream.h"
 #include "apps/bench/load_report.h"
 #include "apps/bench/workload.h"
 #include "apps/shared/model_source.h"
@@ -255,6 +256,27 @@ TEST(Dataset, NamesWhatCannotBeRead) {
     EXPECT_THAT(read.error().message(), HasSubstr("data: got "));
   }
   EXPECT_THAT(Dataset("{\"prompt\": \"A\"}\n{oops").error().message(), HasSubstr("data, line 2"));
+  for (const std::string length : {"\"7\"", "-3", "0", "2.5", "1e30", "99999999999"}) {
+    const auto read = Dataset("{\"prompt\": \"A\"}\n{\"prompt\": \"B\", \"output_tokens\": " + length + "}");
+    ASSERT_FALSE(read.has_value()) << length;
+    EXPECT_THAT(read.error().message(), HasSubstr("data, object 2: output_tokens: got "));
+  }
+  EXPECT_TRUE(Dataset("\xEF\xBB\xBF[{\"prompt\": \"A\"}]").has_value()) << "a byte order mark";
+}
+
+TEST(EventStream, PiecesEndAnywhere) {
+  const std::string text =
+      "\xEF\xBB\xBF: hi\ndata: a\n\n: on\r\ndata:b\r\ndata: c\r\n\r\nid: 1\n\ndata: \xE6\x97\xA5\n\ndata: "
+      "rest";
+  for (const size_t size : {size_t{1}, size_t{2}, size_t{7}, text.size()}) {
+    EventStream stream;
+    std::vector<std::string> events;
+    for (size_t at = 0; at < text.size(); at += size) {
+      for (std::string& data : stream.Take(std::string_view(text).substr(at, size)))
+        events.push_back(std::move(data));
+    }
+    EXPECT_THAT(events, testing::ElementsAre("a", "b\nc", "\xE6\x97\xA5")) << size;
+  }
 }
 
 TEST(Features, ARequestAsksForItsOwn) {

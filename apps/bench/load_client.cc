@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/bench/event_stream.h"
+#include "apps/terminal/printable.h"
 #include "base/json.h"
 
 namespace dsv4::apps {
@@ -105,11 +107,7 @@ class Collector {
   explicit Collector(Clock::time_point start) : start_(start) {}
 
   void Take(std::string_view piece) {
-    rest_ += piece;
-    for (size_t end = 0; (end = rest_.find("\n\n")) != std::string::npos; rest_.erase(0, end + 2)) {
-      const std::string_view event = std::string_view(rest_).substr(0, end);
-      if (event.starts_with("data: ")) TakeEvent(event.substr(6));
-    }
+    for (const std::string& data : events_.Take(piece)) TakeEvent(data);
   }
   bool done() const { return done_; }
   const std::string& error() const { return error_; }
@@ -119,14 +117,14 @@ class Collector {
   }
 
  private:
-  void TakeEvent(std::string_view data) {
+  void TakeEvent(const std::string& data) {
     if (data == "[DONE]") {
       done_ = true;
       return;
     }
     const Result<Json> read = ParseJson(data, "event");
-    if (!read || !read->is_object() || read->contains("error")) {
-      error_ = std::string(data);
+    if (!read || !read->is_object() || !At(*read, "error").is_null()) {
+      error_ = data;
       return;
     }
     const Json& chunk = *read;
@@ -137,7 +135,9 @@ class Collector {
     }
     for (const Json& choice : Items(At(chunk, "choices"))) {
       const Json& delta = At(choice, "delta");
-      for (const char* name : {"reasoning_content", "content"}) TakeText(delta, name);
+      // Newer vLLM says "reasoning"; some servers say both, with the same text.
+      TakeText(delta, At(delta, "reasoning_content").is_null() ? "reasoning" : "reasoning_content");
+      TakeText(delta, "content");
       if (const Json& calls = At(delta, "tool_calls"); !calls.is_null()) {
         answer_.has_call = true;
         for (const Json& call : Items(calls)) TakeText(At(call, "function"), "arguments");
@@ -160,7 +160,7 @@ class Collector {
 
   Clock::time_point start_;
   Clock::time_point last_;
-  std::string rest_;
+  EventStream events_;
   StreamedAnswer answer_;
   std::string error_;
   bool done_ = false;
@@ -173,7 +173,8 @@ Status CheckServerUrl(std::string_view url) {
   const std::string_view rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : "";
   const size_t colon = rest.rfind(':');
   if (colon != std::string_view::npos && colon > 0 && colon + 1 < rest.size() &&
-      rest.find_first_not_of("0123456789", colon + 1) == std::string_view::npos)
+      rest.find_first_not_of("0123456789", colon + 1) == std::string_view::npos && rest.size() - colon <= 6 &&
+      std::stoi(std::string(rest.substr(colon + 1))) <= 65535)
     return {};
   return InvalidArgument(fmt::format("--server: got '{}', wanted http://HOST:PORT", url));
 }
@@ -184,14 +185,16 @@ Result<StreamedAnswer> AskStreamed(const std::string& server, const std::string&
   std::string whole;
   DSV4_ASSIGN_OR_RETURN(const long status,
                         Ask(server + "/v1/chat/completions", api_key, &body, [&](std::string_view piece) {
-                          if (whole.size() < 500) whole += piece;
+                          if (whole.size() < 500) whole += piece.substr(0, 500 - whole.size());
                           collector.Take(piece);
                         }));
-  if (status == 429) return Error(ResourceExhausted(whole));
-  if (status != 200 || !collector.done() || !collector.error().empty()) {
-    return Error(Internal(
-        fmt::format("status {}: {}", status, collector.error().empty() ? whole : collector.error())));
-  }
+  const auto message = [&](std::string_view what, std::string_view reply) {
+    return fmt::format("--server {}: status {}{}: {}", server, status, what, Printable(reply));
+  };
+  if (status == 429) return Error(ResourceExhausted(message("", whole)));
+  if (status != 200) return Error(Internal(message("", whole)));
+  if (!collector.error().empty()) return Error(Internal(message(", a chunk", collector.error())));
+  if (!collector.done()) return Error(Internal(message(", the stream ended without 'data: [DONE]'", whole)));
   return collector.TakeAnswer();
 }
 

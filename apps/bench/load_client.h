@@ -17,12 +17,12 @@ struct StreamedAnswer {
   std::string text;  // Reasoning, content and arguments of calls.
   bool has_call = false;
   int64_t num_logprobs = 0;         // Tokens that came with them.
-  double first_seconds = 0.0;       // From the request to the first piece of text.
+  double first_seconds = 0.0;       // From the request to the first piece of text; 0 without text.
   std::vector<double> gap_seconds;  // Between one piece of text and the next.
   double seconds = 0.0;             // To the end.
   int64_t num_prompt_tokens = 0;
   int64_t num_cached_tokens = 0;
-  int64_t num_output_tokens = 0;
+  int64_t num_output_tokens = 0;  // These three are 0 where the server sends no usage.
 };
 
 // POSTs `body`, which asks for a stream with usage. Unavailable when the port is closed; ResourceExhausted for a 429; Internal, with what

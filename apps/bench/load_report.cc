@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "apps/terminal/printable.h"
 #include "base/text.h"
 
 namespace dsv4::apps {
@@ -60,11 +61,21 @@ Json Times(std::vector<double> values) {
           {"max", Percentile(values, 100)}};
 }
 
-// Answers that came as fast as they should.
+// Seconds to the first token, of answers that had text.
+std::vector<double> FirstSeconds(const std::vector<LoadSample>& samples) {
+  std::vector<double> values;
+  for (const LoadSample& sample : samples) {
+    if (sample.first > 0.0) values.push_back(sample.first);
+  }
+  return values;
+}
+
+// Answers that came as fast as they should. One without a count of tokens did not.
 int64_t NumGood(const ServerBenchOptions& options, const std::vector<LoadSample>& samples) {
   return std::ranges::count_if(samples, [&](const LoadSample& sample) {
     return (options.goodput_first <= 0.0 || sample.first <= options.goodput_first) &&
-           (options.goodput_gap <= 0.0 || sample.SecondsPerToken() <= options.goodput_gap);
+           (options.goodput_gap <= 0.0 ||
+            (sample.num_output > 0 && sample.SecondsPerToken() <= options.goodput_gap));
   });
 }
 
@@ -86,7 +97,7 @@ Json LongestPrompt(const std::vector<LoadSample>& samples, double seconds) {
   double worst = 0.0;
   Json found = nullptr;
   for (const LoadSample* one : longest) {
-    if (one->num_computed() == 0) continue;
+    if (one->num_computed() == 0 || one->first <= 0.0) continue;
     double beside = 0.0;  // Seconds of prompts that waited while this one did, itself included.
     for (const LoadSample& other : samples) {
       beside += std::max(0.0, std::min(one->begin + one->first, other.begin + other.first) -
@@ -134,7 +145,7 @@ void AddFieldNames(Json& report, const ServerBenchOptions& options, const std::v
   report["max_concurrency"] = options.rate > 0.0 ? Json(nullptr) : Json(options.num_streams);
   if (WantsGoodput(options))
     report["request_goodput"] = static_cast<double>(NumGood(options, samples)) / counts.seconds;
-  AddMilliseconds(report, "ttft", Values(samples, [](const LoadSample& sample) { return sample.first; }));
+  AddMilliseconds(report, "ttft", FirstSeconds(samples));
   AddMilliseconds(report, "tpot", TokenSeconds(samples));
   AddMilliseconds(report, "itl", Gaps(samples));
   AddMilliseconds(report, "e2el", Values(samples, [](const LoadSample& sample) { return sample.seconds; }));
@@ -143,7 +154,7 @@ void AddFieldNames(Json& report, const ServerBenchOptions& options, const std::v
 // Whether agents were served as they should be.
 Json AgentsReport(const ServerBenchOptions& options, const std::vector<LoadSample>& samples, double seconds) {
   std::vector<double> per_token = TokenSeconds(samples);
-  std::vector<double> first = Values(samples, [](const LoadSample& sample) { return sample.first; });
+  std::vector<double> first = FirstSeconds(samples);
   const double of_token = Percentile(per_token, 50);
   const double of_first = Percentile(first, 50);
   const int64_t outputs = Sum(samples, [](const LoadSample& sample) { return sample.num_output; });
@@ -171,6 +182,8 @@ Json LoadReport(const ServerBenchOptions& options, const std::vector<LoadSample>
       {"refused", counts.refused},
       {"failed", counts.failed},
       {"wrong_answers", counts.wrong},
+      {"answers_without_usage",
+       std::ranges::count(samples, int64_t{0}, [](const LoadSample& sample) { return sample.num_output; })},
       {"first_error", counts.first_error},
       {"seconds", counts.seconds},
       {"output_tokens_per_second", static_cast<double>(output) / counts.seconds},
@@ -178,7 +191,7 @@ Json LoadReport(const ServerBenchOptions& options, const std::vector<LoadSample>
       {"prompt_tokens_per_second", static_cast<double>(prompt) / counts.seconds},
       {"share_of_prompt_reused",
        prompt > 0 ? static_cast<double>(cached) / static_cast<double>(prompt) : 0.0},
-      {"first_token_seconds", Times(Values(samples, [](const LoadSample& sample) { return sample.first; }))},
+      {"first_token_seconds", Times(FirstSeconds(samples))},
       {"inter_token_seconds", Times(Gaps(samples))},
       {"end_to_end_seconds", Times(Values(samples, [](const LoadSample& sample) { return sample.seconds; }))},
       {"goodput", nullptr},
@@ -198,6 +211,10 @@ Json LoadReport(const ServerBenchOptions& options, const std::vector<LoadSample>
 void PrintLoadReport(const Json& report, const ServerBenchOptions& options, bool checked) {
   const auto line = [&](const char* name, const char* key) {
     const Json& times = report[key];
+    if (times["max"] == 0.0) {
+      fmt::print("{:<14} none was seen\n", name);
+      return;
+    }
     fmt::print("{:<14} p50 {:8.1f} ms   p95 {:8.1f} ms   p99 {:8.1f} ms   max {:8.1f} ms   p99/p50 {:.1f}\n",
                name, 1e3 * times["p50"].get<double>(), 1e3 * times["p95"].get<double>(),
                1e3 * times["p99"].get<double>(), 1e3 * times["max"].get<double>(),
@@ -215,6 +232,9 @@ void PrintLoadReport(const Json& report, const ServerBenchOptions& options, bool
       report["steady_output_tokens_per_second"].get<double>(),
       report["prompt_tokens_per_second"].get<double>(),
       100.0 * report["share_of_prompt_reused"].get<double>());
+  if (const auto uncounted = report["answers_without_usage"].get<int64_t>(); uncounted > 0)
+    fmt::print("{} without a usage that counts tokens: rates of tokens leave them out\n",
+               Counted(uncounted, "answer"));
   line("first token", "first_token_seconds");
   line("next token", "inter_token_seconds");
   line("whole answer", "end_to_end_seconds");
@@ -239,9 +259,12 @@ void PrintLoadReport(const Json& report, const ServerBenchOptions& options, bool
         longest["first_token_seconds"].get<double>(), longest["times_its_share"].get<double>());
   }
   const Json& resident = report["server_resident_bytes"];
-  fmt::print("server memory {:.1f} MiB before, {:.1f} MiB after\n",
-             resident["before"].get<double>() / 1048576.0, resident["after"].get<double>() / 1048576.0);
-  if (const std::string error = report["first_error"]; !error.empty()) fmt::print("first error: {}\n", error);
+  if (resident["after"] != 0.0) {
+    fmt::print("server memory {:.1f} MiB before, {:.1f} MiB after\n",
+               resident["before"].get<double>() / 1048576.0, resident["after"].get<double>() / 1048576.0);
+  }
+  if (const std::string error = report["first_error"]; !error.empty())
+    fmt::print("first error: {}\n", Printable(error));
 }
 
 }  // namespace dsv4::apps

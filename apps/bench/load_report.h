@@ -13,12 +13,12 @@ namespace dsv4::apps {
 // One request that was answered.
 struct LoadSample {
   double begin = 0.0;  // Seconds since the load began.
-  double first = 0.0;  // Seconds to the first token.
+  double first = 0.0;  // Seconds to the first token; 0 without text.
   double seconds = 0.0;
   std::vector<double> gaps;
   int64_t num_prompt = 0;
   int64_t num_cached = 0;  // Reused ones of these.
-  int64_t num_output = 0;
+  int64_t num_output = 0;  // 0 where the server does not count.
 
   int64_t num_computed() const { return num_prompt - num_cached; }
   // Seconds of an output token behind the first.

@@ -19,48 +19,62 @@
 namespace dsv4::apps {
 namespace {
 
+// Words or tokens of a prompt that is made up: a text of 100 MB.
+constexpr int64_t kMostInput = 16'777'216;
+
 // Options only for `bench --server`.
 void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
   CLI::Option* server =
-      bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT");
+      bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT")
+          ->check(CLI::Validator(
+              [](const std::string& text) {
+                return text.empty() ? "got an empty text, wanted http://HOST:PORT" : std::string();
+              },
+              ""));
   for (const char* other : {"--prefill", "--depth", "--batch", "--rows", "--isa", "--repeat", "--rounds",
                             "--profile", "--explain"}) {
     server->excludes(bench.get_option(other));
   }
   bench.add_option("--api-key", options.api_key, "Of the server")->needs(server);
-  bench
-      .add_option("--streams", options.num_streams,
-                  "Closed loop: clients that ask one request after the other")
-      ->check(CLI::Range(1, 1000))
+  CLI::Option* streams = bench
+                             .add_option("--streams", options.num_streams,
+                                         "Closed loop: clients that ask one request after the other")
+                             ->check(CLI::Range(1, 1000))
+                             ->needs(server)
+                             ->capture_default_str();
+  bench.add_option("--rate", options.rate, "Open loop: requests a second")
+      ->check(Positive())
       ->needs(server)
-      ->capture_default_str();
-  bench.add_option("--rate", options.rate, "Open loop: requests a second")->check(Positive())->needs(server);
+      ->excludes(streams);
   bench.add_option("--seconds", options.seconds, "New requests are made for so long")
       ->check(Positive())
       ->needs(server)
       ->capture_default_str();
-  CLI::Option* words = bench
-                           .add_option_function<std::vector<int64_t>>(
-                               "--input-words",
-                               [&options](const std::vector<int64_t>& bounds) {
-                                 options.fewest_words = bounds.front();
-                                 options.most_words = bounds.back();
-                                 if (bounds.front() < 1 || bounds.back() < bounds.front())
-                                   throw CLI::ValidationError("--input-words", "wanted A B with 1 <= A <= B");
-                               },
-                               "Prompts of their own for every request, of A to B words")
-                           ->expected(1, 2)
-                           ->type_name("A B")
-                           ->needs(server);
+  CLI::Option* words =
+      bench
+          .add_option_function<std::vector<int64_t>>(
+              "--input-words",
+              [&options](const std::vector<int64_t>& bounds) {
+                options.fewest_words = bounds.front();
+                options.most_words = bounds.back();
+                if (bounds.front() < 1 || bounds.back() < bounds.front() || bounds.back() > kMostInput) {
+                  throw CLI::ValidationError("--input-words",
+                                             fmt::format("wanted A B with 1 <= A <= B <= {}", kMostInput));
+                }
+              },
+              "Prompts of their own for every request, of A to B words")
+          ->expected(1, 2)
+          ->type_name("A B")
+          ->needs(server);
   CLI::Option* tokens =
       bench.add_option("--input-tokens", options.input_tokens, "The same of about N tokens")
-          ->check(Positive())
+          ->check(Positive(kMostInput))
           ->needs(server)
           ->excludes(words);
   bench
       .add_option("--length-spread", options.length_spread,
                   "Lengths of such prompts and of answers differ by up to this part of them")
-      ->check(CLI::Range(0.0, 0.99))
+      ->check(Between(0, 0.99))
       ->needs(tokens);
   CLI::Option* dataset =
       bench
@@ -138,6 +152,8 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
           "--prompts", [&](const std::string& path) { options.prompts_path = server.prompts_path = path; },
           "For --server and --speculation: one object with 'messages' a line (default of --server: a mix)")
       ->type_name("FILE");
+  for (const char* other : {"--dataset", "--input-words", "--input-tokens", "--agents"})
+    bench.get_option("--prompts")->excludes(bench.get_option(other));
   bench
       .add_option("--prompt-seconds", options.prompt_seconds,
                   "With --speculation: a prompt that took so long is not asked for more often than --repeat")
@@ -177,8 +193,11 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
       if (speculation->count() > 0 && acceptance->count() == 0 && bench.get_option(of_steps)->count() > 0)
         throw CLI::RequiresError(of_steps, "--acceptance beside --speculation");
     }
-    if (prompts && speculation->count() == 0 && bench.get_option("--server")->count() == 0)
-      throw CLI::RequiresError("--prompts", "--server or --speculation");
+    for (const char* of_answers : {"--prompts", "--output-tokens"}) {
+      if (bench.get_option(of_answers)->count() > 0 && speculation->count() == 0 &&
+          bench.get_option("--server")->count() == 0)
+        throw CLI::RequiresError(of_answers, "--server or --speculation");
+    }
   });
 }
 
@@ -300,6 +319,8 @@ void RegisterBench(Commands& commands) {
           ->check(CLI::Range(2, 64));
   for (const char* other : {"--server", "--prompts", "--isa", "--ranks", "--gpus", "--check"})
     loopback->excludes(bench.get_option(other));
+  for (const char* of_model : {"--ranks", "--gpus", "--placement", "--for"})
+    bench.get_option("--server")->excludes(bench.get_option(of_model));
 }
 
 }  // namespace dsv4::apps

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <sstream>
 
 #include "apps/bench/load_client.h"
+#include "base/log.h"
 #include "base/read_file.h"
 #include "base/text.h"
 
@@ -86,14 +88,16 @@ Json LongList(int64_t tokens) {
 }
 
 // Objects of an array, or of lines.
-Result<std::vector<Json>> ParseObjects(const std::string& text, const std::string& name) {
+Result<std::vector<Json>> ParseObjects(std::string_view text, const std::string& name) {
+  if (constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF"; text.starts_with(kByteOrderMark))
+    text.remove_prefix(kByteOrderMark.size());
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '[') {
     DSV4_ASSIGN_OR_RETURN(const Json array, ParseJson(text, name));
     return std::vector<Json>(array.begin(), array.end());
   }
   std::vector<Json> objects;
-  std::istringstream lines(text);
+  std::istringstream lines{std::string(text)};
   size_t number = 0;
   for (std::string line; std::getline(lines, line);) {
     ++number;
@@ -118,6 +122,19 @@ std::pair<std::string, std::string> FirstTurns(const Json& conversations) {
   return {StringAt(conversations[0], "value"), StringAt(conversations[1], "value")};
 }
 
+// The length of the answer that an object asks for; 0 where it does not say.
+Result<int64_t> AnswerLength(const Json& object, const std::string& name) {
+  for (const char* key : {"output_tokens", "max_tokens"}) {
+    const auto found = object.find(key);
+    if (found == object.end() || found->is_null()) continue;
+    if (found->is_number_unsigned() && *found > 0 && *found <= std::numeric_limits<int32_t>::max())
+      return found->get<int64_t>();
+    return Error(InvalidArgument(
+        fmt::format("{}: {}: got {}, wanted a whole number from 1 on", name, key, found->dump())));
+  }
+  return 0;
+}
+
 // The tokens of a text, as the server counts them.
 Result<int64_t> CountTokens(const ServerBenchOptions& options, const std::string& text) {
   DSV4_ASSIGN_OR_RETURN(const std::string reply,
@@ -135,7 +152,9 @@ Result<std::vector<LoadPrompt>> ParseDataset(
     const std::function<Result<int64_t>(const std::string&)>& count) {
   DSV4_ASSIGN_OR_RETURN(const std::vector<Json> objects, ParseObjects(text, name));
   std::vector<LoadPrompt> prompts;
+  size_t number = 0;
   for (const Json& object : objects) {
+    ++number;
     if (!object.is_object()) continue;
     LoadPrompt prompt;
     std::string answer;
@@ -151,10 +170,8 @@ Result<std::vector<LoadPrompt>> ParseDataset(
     } else {
       continue;
     }
-    for (const char* key : {"output_tokens", "max_tokens"}) {
-      if (prompt.output_tokens == 0 && object.contains(key) && object[key].is_number_integer())
-        prompt.output_tokens = std::max<int64_t>(object[key].get<int64_t>(), 1);
-    }
+    DSV4_ASSIGN_OR_RETURN(prompt.output_tokens,
+                          AnswerLength(object, fmt::format("{}, object {}", name, number)));
     if (prompt.output_tokens == 0 && !answer.empty()) {
       DSV4_ASSIGN_OR_RETURN(const int64_t tokens, count(answer));
       prompt.output_tokens = std::max<int64_t>(tokens, 1);
@@ -162,10 +179,17 @@ Result<std::vector<LoadPrompt>> ParseDataset(
     prompts.push_back(std::move(prompt));
     if (prompts.size() == kMostCounted) break;
   }
+  if (number < objects.size())
+    LogWarning(
+        fmt::format("{}: the first {} of {} are used", name, Counted(number, "object"), objects.size()));
   if (prompts.empty()) {
     return Error(
         InvalidArgument(fmt::format("{}: got {}, none with 'messages', 'prompt' or two 'conversations'", name,
                                     Counted(objects.size(), "object"))));
+  }
+  if (prompts.size() < number) {
+    LogWarning(fmt::format("{}: {} of {} left out: no 'messages', 'prompt' or two 'conversations'", name,
+                           number - prompts.size(), Counted(number, "object")));
   }
   return prompts;
 }

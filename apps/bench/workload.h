@@ -21,7 +21,8 @@ struct LoadPrompt {
 
 // Prompts of a dataset: an array of objects, or one object a line. Each has `messages`, `prompt` or ShareGPT's `conversations`, of which the
 // first question and its answer count. Lengths of answers are `output_tokens` or `max_tokens`, else those of the answer of a conversation, which
-// `count` tells. Objects without a question are left out; InvalidArgument where none has one.
+// `count` tells. Objects without a question are left out with a warning, as are those behind the first 2000 prompts. InvalidArgument where
+// none has a question, or a length is none.
 Result<std::vector<LoadPrompt>> ParseDataset(const std::string& text, const std::string& name,
                                              const std::function<Result<int64_t>(const std::string&)>& count);
 
