@@ -25,7 +25,7 @@ def shared_memory():
 class Ranks(unittest.TestCase):
     def test_killed_ranks_are_named_and_leave_nothing(self):
         chance = dice("ranks")
-        before, slowest, kills = shared_memory(), 0.0, sized(4, 18)
+        before, slowest, kills = set(shared_memory()), 0.0, sized(4, 18)
         for i in range(kills):
             ranks = chance.randint(2, 4)
             run = subprocess.Popen([BINARY, "run", *ENDLESS, "--ranks", str(ranks), "--rank-network", ("auto", "tcp")[i % 2], *LONG_DEADLINE],
@@ -42,7 +42,8 @@ class Ranks(unittest.TestCase):
             self.assertEqual(run.returncode, 1, errors)
             self.assertRegex(errors, rf"rank \d of {ranks} \(process {victim}\) ended")
             self.assertEqual([rank for rank in others if alive(rank)], [])
-        self.assertEqual(shared_memory(), before)
+        # Other tests' ranks come and go beside these.
+        wait_until(lambda: not set(shared_memory()) - before, "no shared memory is left")
         print(f"killed ranks: {kills} of {kills} named, the group ended within {slowest:.2f} s, no shared memory left")
 
     def test_strangers_at_the_meeting_place(self):
