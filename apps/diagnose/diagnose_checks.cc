@@ -41,9 +41,7 @@ constexpr int64_t kAffordableBytes = int64_t{4} << 30;
 
 Result<diag::CheckReport> RunFiles(DiagnoseSession& session) {
   if (session.source().synthetic()) {
-    return diag::CheckReport{.check = "files",
-                             .verdict = diag::Verdict::kNotApplicable,
-                             .headline = "synthetic weights have no files"};
+    return diag::NotApplicable({.check = "files"}, "synthetic weights have no files");
   }
   return diag::CheckFiles(session.source().name(), session.options().check == "all" ? kAffordableBytes : 0);
 }
@@ -147,9 +145,7 @@ Result<diag::CheckReport> RunCheckpoint(DiagnoseSession& session) {
 Result<diag::CheckReport> RunNgram(DiagnoseSession& session) {
   DSV4_ASSIGN_OR_RETURN(const model::ModelConfig config, session.source().Config());
   if (!config.engram.has_value()) {
-    return diag::CheckReport{.check = "ngram",
-                             .verdict = diag::Verdict::kNotApplicable,
-                             .headline = "the model has no n-gram tables"};
+    return diag::NotApplicable({.check = "ngram"}, "the model has no n-gram tables");
   }
   DSV4_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, session.LongPrompt());
   DSV4_ASSIGN_OR_RETURN(const diag::Subject subject, session.Model());

@@ -87,9 +87,7 @@ Result<bool> HasRandomWeights(const ModelSource& source) {
 Result<diag::CheckReport> RunKnowledge(DiagnoseSession& session) {
   DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
   if (random) {
-    return diag::CheckReport{.check = "knowledge",
-                             .verdict = diag::Verdict::kNotApplicable,
-                             .headline = "the weights are random, so the model knows nothing"};
+    return diag::NotApplicable({.check = "knowledge"}, "the weights are random, so the model knows nothing");
   }
   DSV4_ASSIGN_OR_RETURN(const TextSubject* subject, session.Text());
   DSV4_ASSIGN_OR_RETURN(const diag::KnownText text, MakeText(*subject));
@@ -103,25 +101,22 @@ Result<diag::CheckReport> RunKnowledge(DiagnoseSession& session) {
 }
 
 Result<diag::CheckReport> RunIndexer(DiagnoseSession& session) {
-  const auto not_applicable = [](std::string why) {
-    return diag::CheckReport{
-        .check = "indexer", .verdict = diag::Verdict::kNotApplicable, .headline = std::move(why)};
-  };
+  const diag::CheckReport nothing{.check = "indexer"};
   DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
-  if (random) return not_applicable("the weights are random, so nothing has taught the indexers");
+  if (random) return NotApplicable(nothing, "the weights are random, so nothing has taught the indexers");
   DSV4_ASSIGN_OR_RETURN(const TextSubject* subject, session.Text());
   DSV4_ASSIGN_OR_RETURN(const diag::Subject model, session.Model());
   const int64_t num_tokens = diag::IndexerTextTokens(model.model);
   const int64_t most = model.model.config().max_position_embeddings;
   if (num_tokens > most) {
-    return not_applicable(fmt::format("{} are needed to have a choice, the model holds {}",
-                                      Counted(num_tokens, "token"), most));
+    return NotApplicable(nothing, fmt::format("{} are needed to have a choice, the model holds {}",
+                                              Counted(num_tokens, "token"), most));
   }
   const double work = WorkPerToken(model.model) * static_cast<double>(num_tokens);
   if (session.options().check == "all" && work > AffordableWork(session.options().run.model.backend)) {
-    return not_applicable(
-        fmt::format("it reads {}, which takes long here; by itself it runs: dsv4 diagnose indexer",
-                    Counted(num_tokens, "token")));
+    return NotApplicable(
+        nothing, fmt::format("it reads {}, which takes long here; by itself it runs: dsv4 diagnose indexer",
+                             Counted(num_tokens, "token")));
   }
   DSV4_ASSIGN_OR_RETURN(const diag::KnownText text, MakeText(*subject));
   DSV4_TRY(session.CheckIds(text.tokens, "tokenizer.json"));
@@ -133,18 +128,15 @@ Result<diag::CheckReport> RunIndexer(DiagnoseSession& session) {
 }
 
 Result<diag::CheckReport> RunRouter(DiagnoseSession& session) {
-  const auto not_applicable = [](std::string why) {
-    return diag::CheckReport{
-        .check = "router", .verdict = diag::Verdict::kNotApplicable, .headline = std::move(why)};
-  };
+  const diag::CheckReport nothing{.check = "router"};
   DSV4_ASSIGN_OR_RETURN(const bool random, HasRandomWeights(session.source()));
-  if (random) return not_applicable("the weights are random, so nothing has taught the routers");
+  if (random) return NotApplicable(nothing, "the weights are random, so nothing has taught the routers");
   DSV4_ASSIGN_OR_RETURN(const TextSubject* subject, session.Text());
   DSV4_ASSIGN_OR_RETURN(const diag::Subject model, session.Model());
   if (session.options().check == "all" &&
       diag::RouterCheckWork(model.model) > AffordableWork(session.options().run.model.backend)) {
-    return not_applicable(
-        "it computes many experts, which takes long here; by itself it runs: dsv4 diagnose router");
+    return NotApplicable(
+        nothing, "it computes many experts, which takes long here; by itself it runs: dsv4 diagnose router");
   }
   DSV4_ASSIGN_OR_RETURN(const diag::KnownText text, MakeText(*subject));
   DSV4_TRY(session.CheckIds(text.tokens, "tokenizer.json"));

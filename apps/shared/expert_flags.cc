@@ -79,7 +79,7 @@ Result<std::vector<int64_t>> LayersOfRanks(const model::ModelConfig& config,
   DSV4_ASSIGN_OR_RETURN(const model::ResolvedCheckpoint resolved,
                         model::ResolveCheckpoint(*checkpoint, config));
   const model::Placement& placement = options.placement;
-  DSV4_TRY(model::CheckPlacement(config, placement, LayersOf(config, options)));
+  DSV4_TRY(model::CheckPlacement(config, placement, options.max_layers));
   const std::vector<Range> stages =
       model::StageLayers(resolved, config, LayersOf(config, options), placement.num_stages);
   std::vector<int64_t> layers;

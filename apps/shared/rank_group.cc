@@ -47,9 +47,7 @@ Status CheckPlacementOf(const ModelFlags& flags) {
   if (!source) return {};
   const Result<model::ModelConfig> config = source->Config();
   if (!config) return {};
-  const int64_t layers = flags.max_layers > 0 ? std::min(flags.max_layers, config->num_hidden_layers)
-                                              : config->num_hidden_layers;
-  return model::CheckPlacement(*config, flags.placed, layers);
+  return model::CheckPlacement(*config, flags.placed, flags.max_layers);
 }
 
 }  // namespace

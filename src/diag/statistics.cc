@@ -51,6 +51,19 @@ double Cosine(std::span<const float> a, std::span<const float> b) {
   return dot / std::sqrt(aa * bb);
 }
 
+double Correlation(std::span<const double> a, std::span<const double> b, double least) {
+  double ab = 0;
+  double aa = 0;
+  double bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += a[i] * b[i];
+    aa += a[i] * a[i];
+    bb += b[i] * b[i];
+  }
+  const double lengths = std::sqrt(aa * bb);
+  return lengths > least && std::isfinite(lengths) ? ab / lengths : 0;
+}
+
 double RelativeError(std::span<const float> a, std::span<const float> b) {
   if (std::equal(a.begin(), a.end(), b.begin(), b.end())) return 0;
   if (!AllFinite(a) || !AllFinite(b)) return std::numeric_limits<double>::infinity();

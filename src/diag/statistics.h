@@ -12,6 +12,9 @@ double MaxAbs(std::span<const float> values);
 bool AllFinite(std::span<const float> values);
 // 1 for two zero vectors, 0 when only one is zero.
 double Cosine(std::span<const float> a, std::span<const float> b);
+// The same of numbers about their mean, which is their correlation. 0 where the product of both lengths is at
+// most `least`, or no number.
+double Correlation(std::span<const double> a, std::span<const double> b, double least = 0);
 // max |a - b| / max(rms(a), rms(b)); 0 when they are equal bit for bit or both zero, infinity when only one
 // is finite.
 double RelativeError(std::span<const float> a, std::span<const float> b);

@@ -133,11 +133,7 @@ std::string_view Advice(std::string_view op) {
 Result<CheckReport> CheckDecodePrefill(const Subject& subject, std::span<const int32_t> tokens,
                                        const DecodePrefillOptions& options) {
   CheckReport report{.check = "decode-prefill"};
-  if (tokens.size() < 2) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = "one token has only one way to be computed";
-    return report;
-  }
+  if (tokens.size() < 2) return NotApplicable(std::move(report), "one token has only one way to be computed");
   report.evidence.push_back(
       options.tolerance == 0
           ? fmt::format("{}; every tensor compared bit for bit", Counted(tokens.size(), "token"))

@@ -74,11 +74,7 @@ Result<CheckReport> CheckDraft(const Subject& subject, std::span<const int32_t> 
                                const DraftCheckOptions& options) {
   CheckReport report{.check = "draft"};
   model::Model& model = subject.model;
-  if (!model.can_draft()) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = "no drafter: " + model.why_no_draft();
-    return report;
-  }
+  if (!model.can_draft()) return NotApplicable(std::move(report), "no drafter: " + model.why_no_draft());
   DSV4_ASSIGN_OR_RETURN(kv::SequenceState state, model.NewSequence());
   std::vector<int32_t> text(prompt.begin(), prompt.end());
   DSV4_ASSIGN_OR_RETURN(int32_t next, Read(model, state, prompt));

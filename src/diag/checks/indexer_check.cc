@@ -147,12 +147,8 @@ int64_t IndexerTextTokens(const model::Model& model) {
 
 Result<CheckReport> CheckIndexer(const Subject& subject, std::span<const int32_t> tokens) {
   CheckReport report{.check = "indexer"};
-  const auto not_applicable = [&](std::string why) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = std::move(why);
-    return report;
-  };
-  if (IndexerTextTokens(subject.model) == 0) return not_applicable("no layer chooses among its entries");
+  if (IndexerTextTokens(subject.model) == 0)
+    return NotApplicable(std::move(report), "no layer chooses among its entries");
   Watcher watcher(subject, std::ssize(tokens));
   {
     const HookedBackend::Scope scope(subject.backend, watcher.Hooks());
@@ -178,8 +174,9 @@ Result<CheckReport> CheckIndexer(const Subject& subject, std::span<const int32_t
                           shares.says_something() ? fmt::format("{:.2f}", shares.skill()) : "-"});
   }
   if (table.rows.empty()) {
-    return not_applicable(fmt::format("{}: every layer takes most of the entries that it sees",
-                                      Counted(tokens.size(), "token")));
+    return NotApplicable(std::move(report),
+                         fmt::format("{}: every layer takes most of the entries that it sees",
+                                     Counted(tokens.size(), "token")));
   }
   report.tables.push_back(std::move(table));
   std::vector<std::string> complaints;
@@ -203,14 +200,16 @@ Result<CheckReport> CheckIndexer(const Subject& subject, std::span<const int32_t
         layer, 100 * shares.chosen / count, 100 * shares.chance / count, 100 * shares.best / count));
   }
   if (!any)
-    return not_applicable("attention looks at all entries alike, so no choice is better than another");
+    return NotApplicable(std::move(report),
+                         "attention looks at all entries alike, so no choice is better than another");
   if (highest < kTrainedSkill) {
     DSV4_ASSIGN_OR_RETURN(const bool trained, ExpectsText(subject, tokens));
     if (!trained) {
-      return not_applicable(fmt::format(
-          "no indexer chooses what attention looks at (skill {:.2f} at most), and the model does not expect "
-          "the text: it was not trained, or is broken elsewhere",
-          highest));
+      return NotApplicable(std::move(report),
+                           fmt::format("no indexer chooses what attention looks at (skill {:.2f} at most), "
+                                       "and the model does not expect "
+                                       "the text: it was not trained, or is broken elsewhere",
+                                       highest));
     }
   }
   report.evidence.push_back(

@@ -89,17 +89,12 @@ Plot HalvesPlot(const std::vector<double>& without, double whole) {
 
 Result<CheckReport> CheckKnowledge(const Subject& subject, const KnownText& text, bool leave_out) {
   CheckReport report{.check = "knowledge"};
-  const auto not_applicable = [&](std::string why) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = std::move(why);
-    return report;
-  };
   if (subject.model.num_layers() < subject.model.config().num_hidden_layers)
-    return not_applicable("layers are left out, so the model knows nothing");
+    return NotApplicable(std::move(report), "layers are left out, so the model knows nothing");
   if (static_cast<int64_t>(text.tokens.size()) > subject.model.options().max_chunk_tokens) {
-    return not_applicable(fmt::format("the text has {}, one pass of the model holds {}",
-                                      Counted(text.tokens.size(), "token"),
-                                      subject.model.options().max_chunk_tokens));
+    return NotApplicable(std::move(report), fmt::format("the text has {}, one pass of the model holds {}",
+                                                        Counted(text.tokens.size(), "token"),
+                                                        subject.model.options().max_chunk_tokens));
   }
 
   DSV4_ASSIGN_OR_RETURN(const std::vector<float> logits,

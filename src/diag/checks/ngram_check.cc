@@ -81,11 +81,7 @@ Result<CheckReport> CheckNgramRows(const Subject& subject, std::span<const int32
                                    const model::ModelWeights& weights) {
   CheckReport report{.check = "ngram"};
   const model::ModelConfig& config = subject.model.config();
-  if (!config.engram.has_value()) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = "the model has no n-gram tables";
-    return report;
-  }
+  if (!config.engram.has_value()) return NotApplicable(std::move(report), "the model has no n-gram tables");
   const std::vector<int32_t>& classes_of_ids = subject.model.options().token_classes;
   const int32_t num_classes = *std::ranges::max_element(classes_of_ids) + 1;
   DSV4_ASSIGN_OR_RETURN(const model::EngramHash hash,

@@ -88,11 +88,8 @@ std::string Complaint(const Sizes& prefill, const Sizes& decode) {
 Result<CheckReport> CheckResidual(const Subject& subject, std::span<const int32_t> tokens) {
   CheckReport report{.check = "residual"};
   const auto num_tokens = static_cast<int64_t>(tokens.size());
-  if (num_tokens < 2) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = "one token has no decode to compare with prefill";
-    return report;
-  }
+  if (num_tokens < 2)
+    return NotApplicable(std::move(report), "one token has no decode to compare with prefill");
   const int64_t count = std::min(kMaxPositions, num_tokens - 1);
   DSV4_ASSIGN_OR_RETURN(const Recording prefill,
                         Record(subject, tokens, {}, model::LogitsRows::kNone, IsResidual));

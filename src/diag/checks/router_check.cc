@@ -43,22 +43,6 @@ void Centre(std::vector<double>& values, size_t columns) {
     values[i] += all - of_rows[i / columns] - of_columns[i % columns];
 }
 
-// 0 where one of them is the same everywhere, or no number.
-double Correlation(std::vector<double> a, std::vector<double> b, size_t columns) {
-  Centre(a, columns);
-  Centre(b, columns);
-  double ab = 0;
-  double aa = 0;
-  double bb = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    ab += a[i] * b[i];
-    aa += a[i] * a[i];
-    bb += b[i] * b[i];
-  }
-  const double norm = std::sqrt(aa * bb);
-  return norm > 1e-9 && std::isfinite(norm) ? ab / norm : 0;
-}
-
 class Watcher {
  public:
   explicit Watcher(const Subject& subject) : subject_(subject) {}
@@ -122,8 +106,11 @@ class Watcher {
         scores[place] = logits_[static_cast<size_t>((kSkippedTokens + t) * num_experts + expert)];
       }
     }
-    layers_.push_back({static_cast<int>(layer_),
-                       Correlation(std::move(sizes), std::move(scores), static_cast<size_t>(count))});
+    // Sizes, or scores, that are the same everywhere leave rounding errors.
+    constexpr double kLeastLengths = 1e-9;
+    Centre(sizes, static_cast<size_t>(count));
+    Centre(scores, static_cast<size_t>(count));
+    layers_.push_back({static_cast<int>(layer_), Correlation(sizes, scores, kLeastLengths)});
     return {};
   }
 
@@ -145,16 +132,11 @@ double RouterCheckWork(const model::Model& model) {
 
 Result<CheckReport> CheckRouter(const Subject& subject, std::span<const int32_t> tokens) {
   CheckReport report{.check = "router"};
-  const auto not_applicable = [&](std::string why) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = std::move(why);
-    return report;
-  };
   const int64_t most = std::min(kSkippedTokens + kMostTokens, subject.model.options().max_chunk_tokens);
   const auto some = tokens.first(std::min(tokens.size(), static_cast<size_t>(most)));
   if (std::ssize(some) <= 2 * kSkippedTokens) {
-    return not_applicable(
-        fmt::format("a pass of {}, wanted more than {}", Counted(some.size(), "token"), 2 * kSkippedTokens));
+    return NotApplicable(std::move(report), fmt::format("a pass of {}, wanted more than {}",
+                                                        Counted(some.size(), "token"), 2 * kSkippedTokens));
   }
   Watcher watcher(subject);
   {
@@ -164,8 +146,9 @@ Result<CheckReport> CheckRouter(const Subject& subject, std::span<const int32_t>
   }
   const std::vector<LayerView>& layers = watcher.layers();
   if (layers.size() < kFewestLayers)
-    return not_applicable(fmt::format("{} by score, wanted {} or more",
-                                      Counted(layers.size(), "layer routes", "layers route"), kFewestLayers));
+    return NotApplicable(std::move(report),
+                         fmt::format("{} by score, wanted {} or more",
+                                     Counted(layers.size(), "layer routes", "layers route"), kFewestLayers));
   Table table{.title = "router's logits and sizes of the experts' outputs",
               .columns = {"layer", "correlation"}};
   std::vector<double> all;
@@ -188,7 +171,8 @@ Result<CheckReport> CheckRouter(const Subject& subject, std::span<const int32_t>
                   Counted(some.size(), "token"), typical)};
   if (typical < kTypical || (!broken.empty() && least < kLeast) ||
       broken.size() > std::max<size_t>(2, layers.size() / 8)) {
-    return not_applicable(
+    return NotApplicable(
+        std::move(report),
         fmt::format("routers do not go along with their experts in several layers ({:.2f} in the "
                     "middle one), so none stands out",
                     typical));

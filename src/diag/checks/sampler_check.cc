@@ -272,11 +272,8 @@ std::string StageComplaint(const SamplerInput& input, const Stages& stages) {
 
 Result<CheckReport> CheckSampler(const SamplerInput& input) {
   CheckReport report{.check = "sampler"};
-  if (input.prompt.empty()) {
-    report.verdict = Verdict::kNotApplicable;
-    report.headline = "no prompt: nothing for the penalties to see";
-    return report;
-  }
+  if (input.prompt.empty())
+    return NotApplicable(std::move(report), "no prompt: nothing for the penalties to see");
   if (!AllFinite(input.logits)) {
     report.verdict = Verdict::kFinding;
     report.headline = "the model's logits hold NaN or infinity";

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/json.h"
 #include "base/text.h"
@@ -89,6 +90,12 @@ std::string Location::ToString() const {
   text += fmt::format(", position {}", position);
   if (experts.empty()) return text;
   return text + fmt::format(", {} {}", experts.size() == 1 ? "expert" : "experts", fmt::join(experts, ", "));
+}
+
+CheckReport NotApplicable(CheckReport report, std::string why) {
+  report.verdict = Verdict::kNotApplicable;
+  report.headline = std::move(why);
+  return report;
 }
 
 std::string ToText(const CheckReport& report) {

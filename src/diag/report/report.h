@@ -52,6 +52,9 @@ struct CheckReport {
   bool ends_run = false;
 };
 
+// The report of an experiment that says nothing, with what it has so far.
+CheckReport NotApplicable(CheckReport report, std::string why);
+
 std::string ToText(const CheckReport& report);
 // One line, what came of all of them: "nothing found: 8 checks passed, 1 not applicable (compare)"; the
 // checks with findings, where the first lies and what to do next.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 
 #include "base/check.h"
@@ -11,7 +12,9 @@
 
 namespace dsv4::model {
 
-Status CheckPlacement(const ModelConfig& config, const Placement& placement, int64_t num_layers) {
+Status CheckPlacement(const ModelConfig& config, const Placement& placement, int64_t max_layers) {
+  const int64_t all = config.num_hidden_layers;
+  const int64_t num_layers = max_layers > 0 ? std::min(max_layers, all) : all;
   if (placement.divide_entries && KeepsEntriesWhole(config)) {
     return InvalidArgument(fmt::format(
         "placement {}: this model's candidate blocks are chosen among all entries, so every shard "

@@ -12,9 +12,9 @@
 
 namespace dsv4::model {
 
-// InvalidArgument for a placement that the model's first `num_layers` layers do not take. There may be fewer
-// cuts than the stages want, or candidates that want all entries on every shard.
-Status CheckPlacement(const ModelConfig& config, const Placement& placement, int64_t num_layers);
+// InvalidArgument for a placement that the model's first `max_layers` layers (0: all) do not take. There may be
+// fewer cuts than the stages want, or candidates that want all entries on every shard.
+Status CheckPlacement(const ModelConfig& config, const Placement& placement, int64_t max_layers);
 
 // Bytes of a layer's linears: what a stage pays for it.
 int64_t LayerBytes(const ResolvedLayer& layer);

@@ -67,8 +67,7 @@ Status CheckSupported(const ModelConfig& config, const ModelOptions& options) {
     return {StatusCode::kUnimplemented,
             fmt::format("config, hc_mult: got {}, want at most {}", config.hc_mult, ops::kMaxHcMult)};
   }
-  DSV4_RETURN_IF_ERROR(CheckPlacement(
-      config, options.placement, options.max_layers > 0 ? options.max_layers : config.num_hidden_layers));
+  DSV4_RETURN_IF_ERROR(CheckPlacement(config, options.placement, options.max_layers));
   if (options.numerics == Numerics::kPlain) return {};
   if (!config.hadamard_keys) {
     for (const auto& [name, rows, width] :

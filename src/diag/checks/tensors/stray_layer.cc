@@ -69,15 +69,7 @@ std::vector<double> Centred(std::vector<double> logs) {
 
 // Correlation in standard deviations of what unlike vectors of this length have.
 double Likeness(const std::vector<double>& a, const std::vector<double>& b) {
-  double ab = 0;
-  double aa = 0;
-  double bb = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    ab += a[i] * b[i];
-    aa += a[i] * a[i];
-    bb += b[i] * b[i];
-  }
-  return aa == 0 || bb == 0 ? 0 : ab / std::sqrt(aa * bb) * std::sqrt(static_cast<double>(a.size()));
+  return Correlation(a, b) * std::sqrt(static_cast<double>(a.size()));
 }
 
 }  // namespace
