@@ -1,6 +1,6 @@
 """A step as the device went through it, from a file that build/cuda/libkernel_timeline.so wrote (bench/cuda/kernel_timeline.cc).
 
-  python3 tools/kernel_timeline.py FILE             the kinds of steps, and the fastest of the commonest kind, kernel by kernel
+  python3 tools/kernel_timeline.py FILE             the kinds of steps, and the median one of the commonest kind, kernel by kernel
   python3 tools/kernel_timeline.py FILE --kind N    of the kind numbered N
   python3 tools/kernel_timeline.py FILE --totals    by kernel instead: how often, and what it adds
 
@@ -68,7 +68,7 @@ def main() -> None:
     if options.kind is not None and not 0 <= options.kind < len(kinds):
         sys.exit(f"{options.file}: no kind {options.kind}, there are {len(kinds)}")
     steps = max(kinds, key=len) if options.kind is None else kinds[options.kind]
-    step = min(steps, key=microseconds)
+    step = sorted(steps, key=microseconds)[len(steps) // 2]
     if options.totals:
         totals: dict[str, list[float]] = defaultdict(list)
         for run, adds in zip(step, added(step)):

@@ -53,9 +53,9 @@ TEST(CudaManyTokens, LinearGivesTheBitsOfFewTokens) {
 // empty.
 TEST(CudaManyTokens, LinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
   Device device;
-  constexpr int64_t kTokens = 8 + 9 + 32 + 33 + 64 + 65 + 129 + 256;
-  const std::vector<Cut> cuts = {{0, 8},    {8, 17},    {17, 49},   {49, 82},
-                                 {82, 146}, {146, 211}, {211, 340}, {340, kTokens}};
+  constexpr int64_t kTokens = 8 + 9 + 32 + 33 + 64 + 65 + 96 + 129 + 256;
+  const std::vector<Cut> cuts = {{0, 8},     {8, 17},    {17, 49},   {49, 82},      {82, 146},
+                                 {146, 211}, {211, 307}, {307, 436}, {436, kTokens}};
   struct MatrixShape {
     int64_t rows;
     int64_t cols;
@@ -83,9 +83,9 @@ TEST(CudaManyTokens, LinearsOfSomeTensOfTokensGiveTheBitsOfFewTokens) {
 
 TEST(CudaManyTokens, GroupedLinearOfSomeTensOfTokensGivesTheBitsOfFewTokens) {
   Device device;
-  constexpr int64_t kTokens = 8 + 9 + 32 + 33 + 64 + 65 + 129 + 256;
-  const std::vector<Cut> cuts = {{0, 8},    {8, 17},    {17, 49},   {49, 82},
-                                 {82, 146}, {146, 211}, {211, 340}, {340, kTokens}};
+  constexpr int64_t kTokens = 8 + 9 + 32 + 33 + 64 + 65 + 96 + 129 + 256;
+  const std::vector<Cut> cuts = {{0, 8},     {8, 17},    {17, 49},   {49, 82},      {82, 146},
+                                 {146, 211}, {211, 307}, {307, 436}, {436, kTokens}};
   constexpr int64_t kGroups = 3;
   constexpr int64_t kRank = 128;
   for (const Format format : {Format::kBf16, Format::kFp8NaN, Format::kMxFp8NaN}) {

@@ -74,6 +74,10 @@ TEST(ChooseIndexer, ByTokensAndEntries) {
   EXPECT_EQ(blocks(67, 65536), 2);
   EXPECT_EQ(blocks(67, 65537), 4) << "more keys than blocks hold";
   EXPECT_EQ(blocks(512, 262144), 8);
+  EXPECT_EQ(blocks(16, 4096), 8);
+  EXPECT_EQ(blocks(17, 4096), 4) << "short pieces, where blocks are more than SMs";
+  EXPECT_EQ(blocks(34, 4096), 2);
+  EXPECT_EQ(blocks(33, 16384), 8);
   room = 9;
   EXPECT_EQ(blocks(1, 65535), 8);
   EXPECT_EQ(blocks(1, 65536), 16);

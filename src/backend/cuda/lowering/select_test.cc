@@ -19,6 +19,7 @@
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/lowering/select/rows.h"
 #include "backend/cuda/lowering/select_testing.h"
+#include "backend/cuda/lowering/splitk_shape.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -74,14 +75,16 @@ TEST(ChooseLinear, ByTokensAndWeight) {
       {"the first of split-K", Linear(fp8, 9), kH200, LinearPath::kGemmSplitK},
       {"64 tokens, whatever the estimates", Linear(fp8, 64), kH200, LinearPath::kGemmSplitK},
       {"one tile of 128 tokens", Linear(fp8, 128), kH200, LinearPath::kGemmSplitK},
-      {"two tiles of tokens, half of the SMs with a row tile", Linear(fp8, 129), kH200,
+      {"two narrow tiles of tokens", Linear(fp8, 160), kH200, LinearPath::kGemmSplitK},
+      {"two tiles of tokens, half of the SMs with a row tile", Linear(fp8, 193), kH200,
        LinearPath::kGemmWgmma},
       {"few rows stay in split-K", Linear(Fp8(1024, 4096), 512), kH200, LinearPath::kGemmSplitK},
       {"wq_b, waves of row tiles", Linear(Fp8(32768, 1024), 895), kH200, LinearPath::kGemmSplitK},
       {"wo_b, segments of 1024 columns: 256", Linear(Fp8(4096, 8192), 256), kH200, LinearPath::kGemmSplitK},
       {"wo_b: 512", Linear(Fp8(4096, 8192), 512), kH200, LinearPath::kGemmWgmma},
       {"wo_a: 64", Linear(Fp8(8192, 4096), 64, 8), kH200, LinearPath::kGemmSplitK},
-      {"wo_a: 65", Linear(Fp8(8192, 4096), 65, 8), kH200, LinearPath::kGemmWgmma},
+      {"wo_a: 96", Linear(Fp8(8192, 4096), 96, 8), kH200, LinearPath::kGemmSplitK},
+      {"wo_a: 97", Linear(Fp8(8192, 4096), 97, 8), kH200, LinearPath::kGemmWgmma},
       {"the last of wgmma", Linear(fp8, 895), kH200, LinearPath::kGemmWgmma},
       {"the first of TMA", Linear(fp8, 896), kH200, LinearPath::kGemmTmaBf16},
       {"bf16, TMA", Linear(Bf16(4096, 4096), 896), kH200, LinearPath::kGemmTmaBf16},
@@ -122,6 +125,19 @@ TEST(ChooseLinear, ByTokensAndWeight) {
 }
 
 // Linears of one layer's activations [512, 4096] and the like: which of them gemm_wgmma takes, bit by bit.
+TEST(SplitKShape, AsFewTokenTilesAsCanBeThenTheNarrowest) {
+  const auto tokens = [](int64_t cols, int64_t num_tokens) {
+    return SlicesOf(ShapeOf(Fp8(4096, cols)), num_tokens).tokens;
+  };
+  const std::vector<std::pair<int64_t, int>> of_512 = {{9, 32},    {33, 48},  {49, 64},  {65, 80},
+                                                       {81, 96},   {97, 128}, {129, 80}, {161, 96},
+                                                       {193, 128}, {257, 96}};
+  for (const auto& [num_tokens, wanted] : of_512) EXPECT_EQ(tokens(4096, num_tokens), wanted) << num_tokens;
+  EXPECT_EQ(tokens(8192, 65), 48) << "slices of 1024 columns leave room for 64 tokens";
+  EXPECT_EQ(tokens(8192, 97), 64);
+  EXPECT_EQ(tokens(1024, 72), 48) << "all columns: a second sum of each is not kept";
+}
+
 TEST(ChooseLinears, TheFewestMicrosecondsTogether) {
   const DeviceWeight router = Bf16(256, 4096);
   const DeviceWeight gate = Fp8(2048, 4096);

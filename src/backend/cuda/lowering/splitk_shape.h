@@ -1,8 +1,13 @@
 // How gemm_splitk_wgmma cuts the columns of a weight. Host code, in every build.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <iterator>
+
 #include "backend/cuda/device/sync/grid_barrier.h"
 #include "backend/cuda/lowering/gemv_shape.h"
+#include "backend/cuda/lowering/rule.h"
 
 namespace dsv4::backend::cuda {
 
@@ -41,15 +46,17 @@ inline Slices SlicesOf(const StreamShape& shape, int64_t num_tokens) {
   // Chunks are taken by twos, which share their scales; a segment of all columns is two of them.
   if (num_chunks % 2 != 0 || slices.chunks % 2 != 0 || (slices.count == 1 && segment_chunks != 2)) return {};
   if (HasScaledSums(shape.kind) && shape.block_units_log2 < 1) return {};
-  // 128 want two sums of each, so only those that are one segment's.
-  for (const int tokens : {128, 64, 32}) {
-    if ((tokens == 32 || num_tokens > tokens / 2) && (tokens < 128 || slices.count > 1) &&
-        slices.chunks * kSplitKChunk * tokens <= kSplitKMaxColumns * 64) {
-      slices.tokens = tokens;
-      return slices;
-    }
-  }
-  return {};
+  // More than 64 tokens want two sums of each, so only those that are one segment's.
+  constexpr std::array<int, 6> kTiles = {32, 48, 64, 80, 96, 128};
+  const int most =
+      std::min(slices.count > 1 ? 128 : 64, kSplitKMaxColumns * 64 / (slices.chunks * kSplitKChunk));
+  if (most < kTiles.front()) return {};
+  // As few tiles as can be, then the narrowest that are no more.
+  const int widest = *std::prev(std::ranges::upper_bound(kTiles, most));
+  const int64_t fewest = CeilOf(num_tokens, widest);
+  slices.tokens = *std::ranges::find_if(
+      kTiles, [&](int tokens) { return tokens == widest || fewest * tokens >= num_tokens; });
+  return slices;
 }
 
 }  // namespace dsv4::backend::cuda

@@ -55,88 +55,51 @@ __device__ __forceinline__ void WaitForMatrixSteps() {
 template <int kColumns, bool kHalves = false>
 struct MatrixStep;
 
-#define DSV4_STEP_32(type)                                                   \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"                               \
-  "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type                \
-  " "                                                                        \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " \
-  "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
-
-template <bool kHalves>
-struct MatrixStep<32, kHalves> {
-  static __device__ __forceinline__ void Add(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int adds) {
-    if constexpr (kHalves) {
-      asm volatile(DSV4_STEP_32("f16")
-                   : DSV4_EIGHT(0), DSV4_EIGHT(8)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
-    } else {
-      asm volatile(DSV4_STEP_32("bf16")
-                   : DSV4_EIGHT(0), DSV4_EIGHT(8)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
-    }
-  }
-};
-
-#undef DSV4_STEP_32
-
-#define DSV4_STEP_64(type)                                                            \
-  "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"                                        \
-  "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                         \
-  " "                                                                                 \
-  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "           \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " \
-  "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
-
-template <bool kHalves>
-struct MatrixStep<64, kHalves> {
-  static __device__ __forceinline__ void Add(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int adds) {
-    if constexpr (kHalves) {
-      asm volatile(DSV4_STEP_64("f16")
-                   : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
-    } else {
-      asm volatile(DSV4_STEP_64("bf16")
-                   : DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));
-    }
-  }
-};
-
-#undef DSV4_STEP_64
-
-// The other sizes, of bf16 only: the sums' registers by name, then those of A, the descriptor and `adds` by
-// number.
+// Sums' registers by name, then those of A, the descriptor and `adds` by number.
 #define DSV4_SUMS_4 "%0, %1, %2, %3"
 #define DSV4_SUMS_8 DSV4_SUMS_4 ", %4, %5, %6, %7"
 #define DSV4_SUMS_12 DSV4_SUMS_8 ", %8, %9, %10, %11"
-#define DSV4_SUMS_40                                                                           \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
+#define DSV4_SUMS_16 DSV4_SUMS_12 ", %12, %13, %14, %15"
+#define DSV4_SUMS_20 DSV4_SUMS_16 ", %16, %17, %18, %19"
+#define DSV4_SUMS_24 DSV4_SUMS_20 ", %20, %21, %22, %23"
+#define DSV4_SUMS_32 DSV4_SUMS_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define DSV4_SUMS_40 DSV4_SUMS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define DSV4_SUMS_44 DSV4_SUMS_40 ", %40, %41, %42, %43"
 #define DSV4_SUMS_48 DSV4_SUMS_44 ", %44, %45, %46, %47"
 #define DSV4_SUMS_52 DSV4_SUMS_48 ", %48, %49, %50, %51"
 #define DSV4_SUMS_56 DSV4_SUMS_52 ", %52, %53, %54, %55"
 #define DSV4_SUMS_64 DSV4_SUMS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
 #define DSV4_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define DSV4_FORTY DSV4_EIGHT(0), DSV4_EIGHT(8), DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32)
-#define DSV4_STEP(columns, sums, a0, a1, a2, a3, b_at, adds_at, ...)                                        \
-  template <>                                                                                               \
-  struct MatrixStep<columns> {                                                                              \
+#define DSV4_SIXTEEN DSV4_EIGHT(0), DSV4_EIGHT(8)
+#define DSV4_FORTY DSV4_SIXTEEN, DSV4_EIGHT(16), DSV4_EIGHT(24), DSV4_EIGHT(32)
+#define DSV4_STEP_OF(type, columns, sums, a0, a1, a2, a3, b_at, adds_at, ...)                  \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #adds_at                                   \
+               ", 0;\n"                                                                        \
+               "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type " {" sums \
+               "}, "                                                                           \
+               "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1, 0;\n}"          \
+               : __VA_ARGS__                                                                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
+#define DSV4_STEP(columns, ...)                                                                             \
+  template <bool kHalves>                                                                                   \
+  struct MatrixStep<columns, kHalves> {                                                                     \
     static __device__ __forceinline__ void Add(float (&d)[columns / 2], const uint32_t (&a)[4], uint64_t b, \
                                                int adds) {                                                  \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #adds_at                                            \
-                   ", 0;\n"                                                                                 \
-                   "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" sums                  \
-                   "}, "                                                                                    \
-                   "{%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", p, 1, 1, 0;\n}"                   \
-                   : __VA_ARGS__                                                                            \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds));                        \
+      if constexpr (kHalves) {                                                                              \
+        DSV4_STEP_OF("f16", columns, __VA_ARGS__);                                                          \
+      } else {                                                                                              \
+        DSV4_STEP_OF("bf16", columns, __VA_ARGS__);                                                         \
+      }                                                                                                     \
     }                                                                                                       \
   }
 
 DSV4_STEP(8, DSV4_SUMS_4, 4, 5, 6, 7, 8, 9, DSV4_FOUR(0));
 DSV4_STEP(16, DSV4_SUMS_8, 8, 9, 10, 11, 12, 13, DSV4_EIGHT(0));
 DSV4_STEP(24, DSV4_SUMS_12, 12, 13, 14, 15, 16, 17, DSV4_EIGHT(0), DSV4_FOUR(8));
+DSV4_STEP(32, DSV4_SUMS_16, 16, 17, 18, 19, 20, 21, DSV4_SIXTEEN);
+DSV4_STEP(40, DSV4_SUMS_20, 20, 21, 22, 23, 24, 25, DSV4_SIXTEEN, DSV4_FOUR(16));
+DSV4_STEP(48, DSV4_SUMS_24, 24, 25, 26, 27, 28, 29, DSV4_SIXTEEN, DSV4_EIGHT(16));
+DSV4_STEP(64, DSV4_SUMS_32, 32, 33, 34, 35, 36, 37, DSV4_SIXTEEN, DSV4_EIGHT(16), DSV4_EIGHT(24));
 DSV4_STEP(80, DSV4_SUMS_40, 40, 41, 42, 43, 44, 45, DSV4_FORTY);
 DSV4_STEP(88, DSV4_SUMS_44, 44, 45, 46, 47, 48, 49, DSV4_FORTY, DSV4_FOUR(40));
 DSV4_STEP(96, DSV4_SUMS_48, 48, 49, 50, 51, 52, 53, DSV4_FORTY, DSV4_EIGHT(40));
@@ -146,7 +109,9 @@ DSV4_STEP(128, DSV4_SUMS_64, 64, 65, 66, 67, 68, 69, DSV4_FORTY, DSV4_EIGHT(40),
           DSV4_EIGHT(56));
 
 #undef DSV4_STEP
+#undef DSV4_STEP_OF
 #undef DSV4_FORTY
+#undef DSV4_SIXTEEN
 #undef DSV4_FOUR
 #undef DSV4_SUMS_64
 #undef DSV4_SUMS_56
@@ -154,6 +119,10 @@ DSV4_STEP(128, DSV4_SUMS_64, 64, 65, 66, 67, 68, 69, DSV4_FORTY, DSV4_EIGHT(40),
 #undef DSV4_SUMS_48
 #undef DSV4_SUMS_44
 #undef DSV4_SUMS_40
+#undef DSV4_SUMS_32
+#undef DSV4_SUMS_24
+#undef DSV4_SUMS_20
+#undef DSV4_SUMS_16
 #undef DSV4_SUMS_12
 #undef DSV4_SUMS_8
 #undef DSV4_SUMS_4

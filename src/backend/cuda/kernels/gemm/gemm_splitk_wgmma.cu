@@ -1,4 +1,4 @@
-// Launch of the split-K GEMM for 9 to 64 tokens on wgmma: tiles of several matrices dealt out to resident
+// Launch of the split-K GEMM for 9 to 895 tokens on wgmma: tiles of several matrices dealt out to resident
 // blocks.
 #include <algorithm>
 #include <span>
@@ -61,9 +61,21 @@ Kernel KernelOf(const Params& params) {
                      : nullptr;
 }
 Kernel KernelOf(const Params& params, int tokens) {
-  if (tokens == 128) return KernelOf<128, false>(params);
-  if (tokens == 64) return params.slices == 1 ? KernelOf<64, true>(params) : KernelOf<64, false>(params);
-  return params.slices == 1 ? KernelOf<32, true>(params) : KernelOf<32, false>(params);
+  const bool whole = params.slices == 1;
+  switch (tokens) {
+    case 128:
+      return KernelOf<128, false>(params);
+    case 96:
+      return KernelOf<96, false>(params);
+    case 80:
+      return KernelOf<80, false>(params);
+    case 64:
+      return whole ? KernelOf<64, true>(params) : KernelOf<64, false>(params);
+    case 48:
+      return whole ? KernelOf<48, true>(params) : KernelOf<48, false>(params);
+    default:
+      return whole ? KernelOf<32, true>(params) : KernelOf<32, false>(params);
+  }
 }
 
 int64_t NumTiles(const Params& params) {

@@ -62,7 +62,7 @@ struct Parts {
   // Sum of all slices in order. As much as registers hold is asked for at once: what is waited for is
   // memory's latency.
   __device__ __forceinline__ void Add(int slices, float (&sums)[kTokens / 2]) const {
-    constexpr int kAtOnce = kTokens < 128 ? 4 : 2;
+    constexpr int kAtOnce = kTokens == 128 ? 2 : kFours % 4 == 0 ? 4 : kFours % 5 == 0 ? 5 : 3;
     static_assert(kFours % kAtOnce == 0);
 #pragma unroll
     for (int first = 0; first < kFours; first += kAtOnce) {
@@ -123,14 +123,14 @@ struct NextChunks {
 
 // A row tile's columns of the block's slice times the tokens, from the two chunks `a` on, which becomes the
 // chunks that follow. With kWhole it is all columns, in segments of two chunks; else a segment. More than 64
-// tokens are multiplied 64 at a time by the same widened chunks.
+// tokens are multiplied by halves by the same widened chunks.
 template <StreamKind kKind, int kTokens, bool kWhole>
 __device__ __forceinline__ void MultiplyTile(Weights<kKind>& weights, TwoChunks& a, int num_chunks,
                                              uint32_t x, const float* scales, const float* token_scales,
                                              float (&total)[kTokens / 2]) {
-  constexpr bool kScaled = HasScaledSums(kKind);      // Sums of a chunk, that is.
-  constexpr int kPart = kTokens < 64 ? kTokens : 64;  // Tokens at a time.
-  constexpr int kParts = kTokens / kPart;
+  constexpr bool kScaled = HasScaledSums(kKind);  // Sums of a chunk, that is.
+  constexpr int kParts = kTokens > 64 ? 2 : 1;
+  constexpr int kPart = kTokens / kParts;  // Tokens at a time.
   constexpr int kSums = kPart / 2;
   float sums[kTokens / 2];
   // Two chunks'; of BF16 the sums of every part.

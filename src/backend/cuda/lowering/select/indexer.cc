@@ -127,9 +127,12 @@ int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceL
     return 16;
   }
   int64_t blocks = 8;
-  while (blocks > 2 && num_tokens * blocks > kTopKBlocksOfSm * device.num_sms &&
-         max_visible <= kTopKMaxPiece * (blocks / 2))
-    blocks /= 2;
+  // Where tokens fill the device, blocks of short pieces only wait for each other.
+  const auto too_many = [&] {
+    return num_tokens * blocks > kTopKBlocksOfSm * device.num_sms ||
+           (num_tokens * blocks > device.num_sms && max_visible < kTopKMinPiece * blocks);
+  };
+  while (blocks > 2 && too_many() && max_visible <= kTopKMaxPiece * (blocks / 2)) blocks /= 2;
   return blocks;
 }
 

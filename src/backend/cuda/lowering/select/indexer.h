@@ -67,8 +67,8 @@ bool HoldsMerge(const DeviceLimits& device, int64_t num_candidates, int64_t top_
 size_t CandidatesSharedBytes(int64_t top_k);
 size_t MergeSharedBytes(int64_t num_candidates, int64_t top_k);
 
-// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once. 16 for
-// many entries, if there is room for all such clusters: `room` says for how many.
+// Blocks of kCluster that a token gets: 8, or 4 or 2 where those of all tokens would not run at once or
+// have short pieces. 16 for many entries, if there is room for all such clusters: `room` says for how many.
 int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceLimits& device,
                           const RoomFor& room);
 // Blocks of kDecode that a token gets: so many that all run at once, if there are tiles for them.
@@ -96,6 +96,7 @@ inline constexpr int kDecodeScoreGroups = 1;       // A block's.
 inline constexpr int kDecodeScoreBlocksOfSm = 5;
 inline constexpr int64_t kTopKBlocksOfSm = 2;
 inline constexpr int64_t kTopKMaxPiece = 32768;  // Entries of a block: two such blocks' keys fit an SM.
+inline constexpr int64_t kTopKMinPiece = 2048;   // Of a block, where blocks are more than SMs.
 inline constexpr int64_t kMinClusterTopK = 4096;
 inline constexpr int64_t kMinSixteenTopK = 65536;
 inline constexpr int kScoreKeys = 32;  // Keys of a block without tensor cores, with so many groups of heads.
