@@ -16,19 +16,16 @@ import json
 import os
 import random
 import re
-import shutil
-import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import freetoken_files
-import freetoken_install
 import freetoken_report
-import gpu_memory
 import logits_file
-from engine_process import EngineError, EngineProcess, how_it_ended
+import machine
+import rival_install
+from engine_process import EngineError, EngineProcess
 from freetoken_report import BATCHES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,11 +35,6 @@ CHECK_PROMPT, CHECK_FORCED = 64, 31
 # Against `release` a rival's own roundings add to the yardstick (agreement.py), and FreeToken has more of them: 2.9 to 3.1 on an H100.
 MOST_OF_YARDSTICK = 5
 WARM_UP = {"prompts": 2, "steps": 32}
-LINES_OF_LOG = 20
-
-
-class StoppedError(EngineError):
-    """By a signal: there is no next mode."""
 
 
 @dataclass(frozen=True)
@@ -118,38 +110,6 @@ def turn_request(arguments: argparse.Namespace, prompts: int, steps: int) -> dic
     return {"turn": {"prompt": arguments.prompt, "prompts": prompts, "batches": list(BATCHES), "steps": steps}}
 
 
-def run(command: list[str], log: Path, what: str, output: Path | None = None, env: dict[str, str] | None = None) -> None:
-    """Standard error goes to `log`, and standard output too unless `output` is given. A program that fails is named with the log's end."""
-    with log.open("wb") as errors, (output or Path(os.devnull)).open("wb") as out:
-        try:
-            done = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out if output else errors, stderr=errors, env=env)
-        except OSError as error:
-            raise EngineError(f"{what}: {error}") from None
-        try:
-            _, status, _ = os.wait4(done.pid, 0)
-            done.returncode = os.waitstatus_to_exitcode(status)
-        except BaseException:
-            done.kill()
-            done.wait()
-            raise
-    if status:
-        raise EngineError(f"{what}: {how_it_ended(status)}; the end of {log}:\n{freetoken_install.last_lines(log.read_text(errors='replace'), LINES_OF_LOG)}")
-
-
-def check_gpu(binary: Path) -> None:
-    try:
-        gpu_memory.used_and_total_of_first()
-    except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
-        raise EngineError(f"no GPU: nvidia-smi does not say what memory one has ({error})") from None
-    try:
-        about = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise EngineError(f"no dsv4: {binary} --version: {error}") from None
-    if not re.search(r"\bbackends\b[^,]*\bcuda\b", about):
-        raise EngineError(f"{binary} is without the CUDA backend: {about}")
-    print(about)
-
-
 def environment(folder: Path) -> dict[str, str]:
     """Environment of FreeToken: offline, and its caches in the folder, unless variables say otherwise."""
     cache = folder / "freetoken-cache"
@@ -172,15 +132,14 @@ class Comparison:
         self.logits: dict[str, list] = {}  # Of dsv4, by numerics.
 
     def prepare(self) -> None:
-        check_gpu(self.arguments.binary)
-        self.python = freetoken_install.install(self.folder / "venv-freetoken", self.arguments.wheels)
-        self.report["unmet"] = freetoken_install.unmet(self.python)
+        machine.check_gpu(self.arguments.binary)
+        self.python = rival_install.install(rival_install.FREETOKEN, self.folder / "venv-freetoken", self.arguments.wheels)
+        self.report["unmet"] = rival_install.unmet(rival_install.FREETOKEN, self.python)
         self.env = environment(self.folder)
         # All import while the checkpoint is written, and take nothing of the GPU before they are told to load.
         for number, wanted in enumerate(self.arguments.modes, 1):
             self.start(f"{wanted.strategy}-{number}")
-        if not self.model.exists():
-            self.write_model()
+        machine.provide_model(self.arguments, self.model, self.folder / "synth.log")
         freetoken_files.provide(self.model, self.rival_model)
         if self.arguments.only != "time":
             self.compute_logits()
@@ -191,17 +150,6 @@ class Comparison:
         command = [self.python, Path(__file__).with_name("freetoken_timing.py"), self.rival_model]
         self.engines.append(EngineProcess("FreeToken", command, self.folder / f"freetoken-{name}.log", self.env, wait=False))
 
-    def write_model(self) -> None:
-        if self.arguments.model:
-            raise EngineError(f"{self.model}: no such checkpoint")
-        say(f"Writing {self.model}")
-        self.model.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.model.with_name(self.model.name + "-unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        run([*map(str, [self.arguments.binary, "synth", unfinished, "--shape", self.arguments.shape, "--format", "release", "--layers",
-                        self.arguments.layers])], self.folder / "synth.log", "dsv4 synth")
-        unfinished.rename(self.model)
-
     def compute_logits(self) -> None:
         vocabulary = json.loads((self.model / "config.json").read_text())["vocab_size"]
         generator = random.Random(0)
@@ -210,7 +158,7 @@ class Comparison:
         ids.write_text(json.dumps(self.ids))
         for numerics in ("release", "plain"):
             output = self.folder / f"check-{numerics}.npy"
-            run(logits_command(self.arguments, self.model, numerics, ids, output), self.folder / "logits.log", f"dsv4 logits --numerics {numerics}")
+            machine.run(logits_command(self.arguments, self.model, numerics, ids, output), self.folder / "logits.log", f"dsv4 logits --numerics {numerics}")
             self.logits[numerics] = logits_file.read_rows(output, CHECK_PROMPT - 1, CHECK_FORCED + 1)
 
     def measure(self, wanted: Mode, number: int) -> None:
@@ -229,14 +177,14 @@ class Comparison:
                 self.take_turns(engine, wanted, found, name)
             finally:
                 self.print_tables(found)
-        say(engine.close())
+        machine.say(engine.close())
 
     def measure_bandwidths(self) -> None:
         """The command that FreeToken's users are told to run before `hybrid`: it says which share of the missing experts the link brings. Without it one
         expert a layer is brought."""
         code = "import sys; from freetoken.cli import main; sys.exit(main(sys.argv[1:]))"
-        run([*map(str, [self.python, "-c", code, "bench", "bw", "--model", self.rival_model, "-o", self.env["FREETOKEN_BENCHBW_PATH"]])],
-            self.folder / "freetoken-bandwidths.log", "ft bench bw", env=self.env)
+        machine.run([*map(str, [self.python, "-c", code, "bench", "bw", "--model", self.rival_model, "-o", self.env["FREETOKEN_BENCHBW_PATH"]])],
+                    self.folder / "freetoken-bandwidths.log", "ft bench bw", env=self.env)
 
     def check(self, engine: EngineProcess, found: dict, name: str) -> None:
         output = self.folder / f"check-{name}.npy"
@@ -263,7 +211,7 @@ class Comparison:
                 output = stem.with_suffix(".json")
                 engine.pause()
                 try:
-                    run(bench_command(arguments, self.model, split), stem.with_suffix(".log"), f"dsv4 bench --experts {split}", output)
+                    machine.run(bench_command(arguments, self.model, split), stem.with_suffix(".log"), f"dsv4 bench --experts {split}", output)
                 finally:
                     engine.resume()
                 told = json.loads(output.read_text())
@@ -299,11 +247,6 @@ def planned(log: str) -> str:
     return match[1] if match else "an unknown amount"
 
 
-def say(text: str) -> None:
-    if text:
-        print(text, file=sys.stderr, flush=True)
-
-
 def main() -> int:
     arguments = parse()
     comparison = Comparison(arguments)
@@ -315,13 +258,13 @@ def main() -> int:
         for number, wanted in enumerate(arguments.modes, 1):
             try:
                 comparison.measure(wanted, number)
-            except StoppedError:
+            except machine.StoppedError:
                 raise
             except (EngineError, ValueError) as error:
                 # The other modes do not depend on this one.
                 failed = True
                 comparison.report["modes"][-1]["error"] = str(error)
-                say(f"compare: {wanted.strategy}: {error}")
+                machine.say(f"compare: {wanted.strategy}: {error}")
             comparison.end_mode()
     finally:
         comparison.stop()
@@ -330,14 +273,5 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def stopped(number: int, _frame) -> None:
-    raise StoppedError(f"stopped by signal {number}")
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, stopped)  # Of `timeout`, which says nothing.
-    try:
-        sys.exit(main())
-    except (EngineError, ValueError) as error:
-        say(f"compare: {error}")
-        sys.exit(1)
+    sys.exit(machine.end(main))

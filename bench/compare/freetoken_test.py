@@ -18,11 +18,13 @@ from unittest import mock
 
 import compare_freetoken
 import freetoken_files
-import freetoken_install
 import freetoken_report
 import freetoken_timing
 import logits_file
+import machine
+import rival_install
 from engine_process import EngineError
+from rival_install import FREETOKEN
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
 
@@ -132,12 +134,12 @@ class Commands(WithFolder):
     def test_a_program_that_fails_is_named_with_the_end_of_its_log(self) -> None:
         program = self.program("bench", "import sys; print('out'); print('no room', file=sys.stderr); sys.exit(int(sys.argv[1]))")
         log, output = self.folder / "log", self.folder / "out"
-        compare_freetoken.run([str(program), "0"], log, "dsv4 bench", output)
+        machine.run([str(program), "0"], log, "dsv4 bench", output)
         self.assertEqual((log.read_text(), output.read_text()), ("no room\n", "out\n"))
         with self.assertRaisesRegex(EngineError, "dsv4 bench: exit code 3; the end of .*log:\nno room"):
-            compare_freetoken.run([str(program), "3"], log, "dsv4 bench", output)
+            machine.run([str(program), "3"], log, "dsv4 bench", output)
         with self.assertRaisesRegex(EngineError, "dsv4 bench: .*No such file"):
-            compare_freetoken.run([str(self.folder / "absent")], log, "dsv4 bench")
+            machine.run([str(self.folder / "absent")], log, "dsv4 bench")
 
     def test_planned(self) -> None:
         log = "info: memory plan\n  together                      13.99 GB\n\ninfo: memory plan of the host\n  together        23.21 GB\n"
@@ -149,7 +151,7 @@ class Machine(WithFolder):
     def check(self, smi: str, dsv4: str) -> str:
         self.program("nvidia-smi", smi) if smi else None
         with mock.patch.dict(os.environ, {"PATH": str(self.folder)}), contextlib.redirect_stdout(io.StringIO()), self.assertRaises(EngineError) as raised:
-            compare_freetoken.check_gpu(self.program("dsv4", dsv4))
+            machine.check_gpu(self.program("dsv4", dsv4))
         return str(raised.exception)
 
     def test_no_gpu(self) -> None:
@@ -173,45 +175,45 @@ class Install(WithFolder):
             file.writestr(f"{info}/RECORD", "")
 
     def test_the_pinned_version(self) -> None:
-        self.assertRegex(freetoken_install.pinned_version(), r"^\d+\.\d+\.\d+$")
+        self.assertRegex(FREETOKEN.pinned_version(), r"^\d+\.\d+\.\d+$")
         requirements = self.folder / "requirements.txt"
         requirements.write_text("freetoken>=1\n")
         with self.assertRaisesRegex(EngineError, "0 lines freetoken==VERSION, wanted 1"):
-            freetoken_install.pinned_version(requirements)
+            rival_install.Rival("FreeToken", "freetoken", requirements).pinned_version()
 
     def test_no_wheel_and_a_wrong_one(self) -> None:
         with self.assertRaisesRegex(EngineError, "no wheel freetoken-0.2.1-.*whl among 0 wheels"):
-            freetoken_install.wheels_in(self.folder, "0.2.1")
+            FREETOKEN.wheels_in(self.folder, "0.2.1")
         self.wheel("freetoken", "0.3.0")
         with self.assertRaisesRegex(EngineError, "freetoken-0.3.0-py3-none-any.whl, wanted version 0.2.1"):
-            freetoken_install.wheels_in(self.folder / "wheels", "0.2.1")
+            FREETOKEN.wheels_in(self.folder / "wheels", "0.2.1")
 
     def test_the_version_in_the_environment(self) -> None:
         python = self.program("python", "print('0.3.0')")
         with self.assertRaisesRegex(EngineError, "freetoken 0.3.0 in its environment, wanted 0.2.1"):
-            freetoken_install.check_version(python, "0.2.1")
-        freetoken_install.check_version(python, "0.3.0")
+            rival_install.check_version(FREETOKEN, python, "0.2.1")
+        rival_install.check_version(FREETOKEN, python, "0.3.0")
         with self.assertRaisesRegex(EngineError, "no freetoken in its environment: PackageNotFoundError: x"):
-            freetoken_install.check_version(self.program("python", "raise SystemExit('PackageNotFoundError: x')"), "0.2.1")
+            rival_install.check_version(FREETOKEN, self.program("python", "raise SystemExit('PackageNotFoundError: x')"), "0.2.1")
 
     @unittest.skipUnless(importlib.util.find_spec("pip"), "this Python has no pip")
     def test_wheels_of_a_folder(self) -> None:
-        self.wheel("freetoken", freetoken_install.pinned_version())
+        self.wheel("freetoken", FREETOKEN.pinned_version())
         self.wheel("flashlib", "7")
         environment = self.folder / "environment"
         for _ in range(2):
-            python = freetoken_install.install(environment, self.folder / "wheels")
-        freetoken_install.check_version(python, freetoken_install.pinned_version())
+            python = rival_install.install(FREETOKEN, environment, self.folder / "wheels")
+        rival_install.check_version(FREETOKEN, python, FREETOKEN.pinned_version())
         with zipfile.ZipFile(self.folder / "wheels" / "flashlib-7-py3-none-any.whl", "w"):
             pass  # No wheel any more, and the environment is asked for from another folder.
         (self.folder / "wheels").rename(self.folder / "others")
         with self.assertRaisesRegex(EngineError, "pip could not install FreeToken:\n.*flashlib"):
-            freetoken_install.install(environment, self.folder / "others")
+            rival_install.install(FREETOKEN, environment, self.folder / "others")
 
     def test_what_it_asks_for_and_does_not_have(self) -> None:
         python = self.program("python", "print('freetoken 0.2.1 requires x, which is not installed.'); print('other 1 requires y'); raise SystemExit(1)")
-        self.assertEqual(freetoken_install.unmet(python), ["freetoken 0.2.1 requires x, which is not installed."])
-        self.assertEqual(freetoken_install.unmet(self.program("python", "raise SystemExit('No module named pip')")), ["pip check failed: No module named pip"])
+        self.assertEqual(rival_install.unmet(FREETOKEN, python), ["freetoken 0.2.1 requires x, which is not installed."])
+        self.assertEqual(rival_install.unmet(FREETOKEN, self.program("python", "raise SystemExit('No module named pip')")), ["pip check failed: No module named pip"])
 
 
 class Files(WithFolder):
@@ -305,17 +307,18 @@ class Turns(WithFolder):
         self.assertEqual(list(found), ["auto", "host=100%"])
 
     def test_a_checkpoint_that_was_not_finished_is_none(self) -> None:
-        comparison = self.engines(dsv4_exit=4)
+        arguments = compare_freetoken.parse(["--binary", str(self.program("dsv4", "raise SystemExit(4)")), "-m", "none"])
+        model, log = self.folder / "model", self.folder / "log"
         with self.assertRaisesRegex(EngineError, "no such checkpoint"):
-            comparison.write_model()
-        comparison.arguments.model, comparison.model = None, self.folder / "w" / "model"
+            machine.provide_model(arguments, model, log)
+        arguments.model = None
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaisesRegex(EngineError, "dsv4 synth: exit code 4"):
-            comparison.write_model()
-        self.assertFalse(comparison.model.exists())
-        comparison.arguments.binary = self.program("dsv4", "import os, sys; os.mkdir(sys.argv[2])")
+            machine.provide_model(arguments, model, log)
+        self.assertFalse(model.exists())
+        arguments.binary = self.program("dsv4", "import os, sys; os.mkdir(sys.argv[2])")
         with contextlib.redirect_stderr(io.StringIO()):
-            comparison.write_model()
-        self.assertTrue(comparison.model.exists())
+            machine.provide_model(arguments, model, log, lambda unfinished: (unfinished / "more").write_text("1"))
+        self.assertTrue((model / "more").exists())
 
     def test_a_turn_that_fails_is_an_error_and_no_table(self) -> None:
         comparison = self.engines(dsv4_exit=4)

@@ -171,10 +171,10 @@ fi
         self.assertIn(f"dev: {self.root}/build/release cannot be written", said)
 
     def test_a_rival_is_known_wherever_it_stands(self):
-        for words, got in ((["--rival"], ""), (["--rival", "vllm"], "vllm"), (["--only", "check", "--rival=vllm"], "vllm"), (["--only", "check", "--rival", "vllm"], "vllm")):
+        for words, got in ((["--rival"], ""), (["--rival", "sglang"], "sglang"), (["--only", "check", "--rival=sglang"], "sglang"), (["--only", "check", "--rival", "sglang"], "sglang")):
             code, said = self.run_dev(self.root / "dev", "compare", *words)
             self.assertEqual(code, 2, said)
-            self.assertIn(f"compare: --rival: got '{got}', wanted llama.cpp or freetoken", said)
+            self.assertIn(f"compare: --rival: got '{got}', wanted llama.cpp, freetoken or vllm", said)
 
     def test_without_home_and_with_another_shell(self):
         bare = {name: value for name, value in self.environment.items() if name not in ("HOME", "TERM", "XDG_CONFIG_HOME")} | {"LANG": "C"}
