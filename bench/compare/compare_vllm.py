@@ -88,7 +88,7 @@ def share(arguments: argparse.Namespace, weights: int, used: int, total: int) ->
 def dsv4_command(arguments: argparse.Namespace, model: Path, port: int, gpu_bytes: float) -> list[str]:
     """A prompt ends as vLLM's template ends it: with no thinking."""
     return [*map(str, [arguments.binary, "serve", "-m", model, "--name", NAME, "--backend", "cuda", "--port", port, "--context", CONTEXT,
-                       "--gpu-memory", f"{gpu_bytes / 1e9:.2f}", "--thinking-mode", "chat", "--log-level", "info", *arguments.options])]
+                       "--gpu-memory", f"{gpu_bytes / 1e9:.2f}", "--thinking-mode", "chat", *arguments.options])]
 
 
 def vllm_command(arguments: argparse.Namespace, python: Path, model: Path, port: int, share_of_gpu: float) -> list[str]:
@@ -230,14 +230,24 @@ class Comparison:
 
     def load(self, name: str, row: Row, seed: int) -> Figures:
         output = self.folder / f"{name.lower()}-{row.name}-{seed}.json"
-        machine.run(bench_command(self.arguments, row, self.servers[name].url, seed), output.with_suffix(".log"), f"{name}, {row.name}", output)
+        try:
+            machine.run(bench_command(self.arguments, row, self.servers[name].url, seed), output.with_suffix(".log"), f"{name}, {row.name}", output)
+        except EngineError as error:
+            told = output.read_text()
+            if not told:
+                raise
+            # Its report says more than its exit code.
+            raise EngineError(f"{name}: {vllm_report.trouble(json.loads(told)) or error}") from None
         return vllm_report.figures(json.loads(output.read_text()))
 
     def compile(self) -> None:
-        """Loads that are not counted."""
+        """Loads that are not counted. One that fails is told: its row shows the same again."""
         for row in vllm_report.ROWS:
             if row.name in vllm_report.COMPILING:
-                self.load("vLLM", replace(row, warm_up=0, seconds=2), 999)
+                try:
+                    self.load("vLLM", replace(row, warm_up=0, seconds=2), 999)
+                except (EngineError, ValueError) as error:
+                    machine.say(f"compare: before anything is timed, {row.name}: {error}")
 
     def take_turns(self, row: Row) -> Outcome:
         """Prompts of a turn are those of no other, and both get the same."""
@@ -253,8 +263,6 @@ class Comparison:
         for row in self.arguments.rows:
             try:
                 self.say(self.take_turns(row))
-            except machine.StoppedError:
-                raise
             except (EngineError, ValueError) as error:
                 self.row_failed(row, error)
 
@@ -273,8 +281,6 @@ class Comparison:
                         seen = self.load(name, row, 1000 * (vllm_report.ROWS.index(row) + 1) + turn)
                         turns[row.name][name].append(seen)
                         print(f"{name}, {row.name}: {seen}", flush=True)
-                    except machine.StoppedError:
-                        raise
                     except (EngineError, ValueError) as error:
                         self.row_failed(row, error)
                 self.end(name)
@@ -325,7 +331,7 @@ def main() -> int:
     try:
         comparison.prepare()
         comparison.run()
-    except (EngineError, ValueError) as error:
+    except (EngineError, machine.StoppedError, ValueError) as error:
         comparison.report["error"] = str(error)
         raise
     finally:

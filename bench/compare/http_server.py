@@ -70,10 +70,22 @@ class HttpServer:
                 self.process.wait(SECONDS_TO_END)
         self._signal(signal.SIGKILL)
         self.process.wait()
+        end = time.monotonic() + SECONDS_TO_END
+        while self._has_processes() and time.monotonic() < end:
+            time.sleep(0.05)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
+
+    def _has_processes(self) -> bool:
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                # Behind the name, which may have anything in it: the state, the parent and the group.
+                state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+                if int(group) == self.process.pid and state != "Z":
+                    return True
+        return False
 
     def _end_of_log(self) -> str:
         return f"; the end of {self.log}:\n{last_lines(self.log.read_text(errors='replace'), LINES_OF_LOG)}"

@@ -19,8 +19,8 @@ from rival_install import last_lines
 LINES_OF_LOG = 20
 
 
-class StoppedError(EngineError):
-    """By a signal: there is no next mode."""
+class StoppedError(RuntimeError):
+    """By a signal: there is no next mode, nor row."""
 
 
 class Program:
@@ -97,7 +97,7 @@ def end(main: Callable[[], int]) -> int:
     signal.signal(signal.SIGTERM, _stopped)  # Of `timeout`, which says nothing.
     try:
         return main()
-    except (EngineError, ValueError) as error:
+    except (EngineError, StoppedError, ValueError) as error:
         say(f"compare: {error}")
         return 1
 

@@ -46,12 +46,20 @@ class Figures:
     answers: int
 
 
-def figures(report: dict) -> Figures:
-    """Of what `dsv4 bench --server --json` prints."""
+def trouble(report: dict) -> str:
+    """Why a report of `dsv4 bench --server --json` has no figures; empty if it has."""
     if report["failed"] or report["refused"] or not report["requests"]:
-        raise ValueError(f"{report['requests']} answers, {report['failed']} failed, {report['refused']} refused: {report['first_error']}")
+        return f"{report['requests']} answers, {report['failed']} failed, {report['refused']} refused: {report['first_error']}"
     if report["answers_without_usage"]:
-        raise ValueError(f"{report['answers_without_usage']} of {report['requests']} answers say no number of tokens")
+        return f"{report['answers_without_usage']} of {report['requests']} answers say no number of tokens"
+    if not report["steady_output_tokens_per_second"] or not report["first_token_seconds"]["p50"]:
+        return "no token came while all streams asked"
+    return ""
+
+
+def figures(report: dict) -> Figures:
+    if why := trouble(report):
+        raise ValueError(why)
     first, following = report["first_token_seconds"], report["inter_token_seconds"]
     return Figures(report["steady_output_tokens_per_second"], first["p50"], first["p95"], following["p50"], following["p95"], report["requests"])
 

@@ -141,7 +141,8 @@ class Report(unittest.TestCase):
 
     def test_what_failed_is_no_figure(self) -> None:
         for more, message in (({"failed": 1, "first_error": "gone"}, "9 answers, 1 failed, 0 refused: gone"), ({"requests": 0}, "0 answers"),
-                              ({"answers_without_usage": 2}, "2 of 9 answers say no number of tokens")):
+                              ({"answers_without_usage": 2}, "2 of 9 answers say no number of tokens"),
+                              ({"rate": 0}, "no token came")):
             with self.assertRaisesRegex(ValueError, message):
                 vllm_report.figures(report(**more))
 
@@ -202,6 +203,18 @@ class Servers(WithFolder):
         self.assertIn("decode-1           1.00x", said)
         self.assertEqual([row["ratio"] for row in comparison.report["rows"]], [1, 1])
         self.assertEqual(comparison.report["check"]["top1"], 1)
+
+    def test_a_load_that_fails_is_told_and_the_next_row_runs(self) -> None:
+        comparison = self.comparison(0.01, "--only", "time")
+        failed = json.dumps(report(refused=3, first_error="status 429"))
+        text = comparison.arguments.binary.read_text()
+        comparison.arguments.binary.write_text(text.replace("    print(json", f"    if words[words.index('--streams') + 1] == '1': print({failed!r}); sys.exit(1)\n"
+                                                            "    print(json"))
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.run_it(comparison)
+        self.assertIn("compare: decode-1: dsv4: 9 answers, 0 failed, 3 refused: status 429", said.getvalue())
+        self.assertTrue(comparison.failed)
+        self.assertEqual([row.get("ratio") for row in comparison.report["rows"]], [None, 1])
 
     def test_one_server_at_a_time(self) -> None:
         comparison = self.comparison(0.01, "--alone")
