@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "backend/cuda/lowering/select/attention.h"
+#include "backend/cuda/lowering/select/estimate.h"
 #include "backend/cuda/lowering/select/experts.h"
 #include "backend/cuda/lowering/select/indexer.h"
 #include "backend/cuda/lowering/select/linear.h"
@@ -170,6 +171,36 @@ TEST(ChooseExpertsOfV41, HaveTheKernelsOfMxFp4) {
       EXPECT_EQ(ChooseExperts(shape, limits).kernel, kernel) << tokens;
     for (const BlockScaledMode mode : {BlockScaledMode::kFp8, BlockScaledMode::kFp4})
       EXPECT_NE(ChooseExperts(shape, Blackwell(mode)).kernel, ExpertsPath::kBlockScaled) << tokens;
+  }
+}
+
+// As many tokens as a pass can have, also where experts are few: the mean of an expert's is in the thousands.
+TEST(ChooseExpertsOfV41, ManyTokensTakeWideTiles) {
+  for (const int64_t num_experts : {8, 48, 384}) {
+    for (const int64_t tokens : {8192, 65536}) {
+      const ExpertsShape shape = {.alike = true,
+                                  .bulk_aligned = true,
+                                  .w1 = Fp4(2304, 5120, false),
+                                  .w2 = Fp4(5120, 2304, false),
+                                  .num_tokens = tokens,
+                                  .top_k = 6,
+                                  .num_here = num_experts,
+                                  .num_experts = num_experts,
+                                  .x = WeightData(),
+                                  .x_dtype = DType::kBF16,
+                                  .terms = WeightData(),
+                                  .sums = true};
+      EXPECT_EQ(ChooseExperts(shape, kH200).kernel, ExpertsPath::kGroupedGemmWide)
+          << num_experts << " experts, " << tokens << " tokens";
+      double before = 0.0;
+      for (int64_t few = tokens / 64; few <= tokens; few *= 2) {
+        ExpertsShape of_few = shape;
+        of_few.num_tokens = few;
+        const double time = ExpertsMicroseconds(ExpertsPath::kGroupedGemmWide, of_few, kH200);
+        EXPECT_GE(time, before) << few;
+        before = time;
+      }
+    }
   }
 }
 

@@ -298,16 +298,9 @@ void LaunchGemvStream(LaunchContext& context, std::span<const LinearWork* const>
   }
   const int64_t max_blocks = std::max<int64_t>(1, context.limits().num_sms / num_groups - params.mix_tokens);
   params.num_blocks = static_cast<int>(std::min<int64_t>(params.num_tiles, max_blocks));
-  // As few blocks as have no more tiles each, or one less: launches in front and behind have the other SMs.
-  const bool early =
-      std::ranges::all_of(std::span(params.matrices).first(params.num_matrices),
-                          [](const Matrix& matrix) { return LetsNextBeginEarly(matrix.shape.kind); });
-  const auto most_tiles = [&](int64_t blocks) { return CeilDiv(params.num_tiles, blocks); };
-  if (early) {
-    params.num_blocks = static_cast<int>(CeilDiv(params.num_tiles, most_tiles(params.num_blocks)));
-  } else if (params.num_blocks > 1 && most_tiles(params.num_blocks - 1) == most_tiles(params.num_blocks)) {
-    --params.num_blocks;
-  }
+  // As few blocks as have no more tiles each: launches in front and behind have the other SMs.
+  const int64_t most_tiles = CeilDiv(params.num_tiles, params.num_blocks);
+  params.num_blocks = static_cast<int>(CeilDiv(params.num_tiles, most_tiles));
   params.max_items = static_cast<int>(CeilDiv(params.num_tiles, params.num_blocks));
   const dim3 grid(static_cast<unsigned>(params.num_blocks + params.mix_tokens),
                   static_cast<unsigned>(num_groups));

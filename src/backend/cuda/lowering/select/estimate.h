@@ -21,10 +21,11 @@ namespace dsv4::backend::cuda {
 // chances are Poisson's of mean `mean`.
 inline double TilesOfExpert(double mean, int tokens_per_tile) {
   double tiles = 0.0;
-  double chance = std::exp(-mean);
-  const int last = static_cast<int>(mean + 12.0 * std::sqrt(mean)) + 16;
-  for (int count = 1; count <= last; ++count) {
-    chance *= mean / count;
+  const double spread = 12.0 * std::sqrt(mean) + 16.0;
+  const int last = static_cast<int>(mean + spread);
+  for (int count = std::max(1, static_cast<int>(mean - spread)); count <= last; ++count) {
+    // By logarithms: e^-mean is zero from 746 on.
+    const double chance = std::exp(count * std::log(mean) - mean - std::lgamma(count + 1.0));
     const int of_count = (count + tokens_per_tile - 1) / tokens_per_tile;
     tiles += chance * of_count;
   }

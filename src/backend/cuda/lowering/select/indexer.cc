@@ -127,7 +127,7 @@ int64_t TopKClusterBlocks(int64_t num_tokens, int64_t max_visible, const DeviceL
     return 16;
   }
   int64_t blocks = 8;
-  // Where tokens fill the device, blocks of short pieces only wait for each other.
+  // Blocks of short pieces only wait for each other where tokens fill the device.
   const auto too_many = [&] {
     return num_tokens * blocks > kTopKBlocksOfSm * device.num_sms ||
            (num_tokens * blocks > device.num_sms && max_visible < kTopKMinPiece * blocks);
