@@ -20,6 +20,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr long kSilentSeconds = 600;  // A server is given up after.
+
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -54,6 +56,9 @@ Result<long> Ask(const std::string& url, const std::string& api_key, const std::
   set(CURLOPT_PROTOCOLS_STR, "http");
   set(CURLOPT_PROXY, "");
   set(CURLOPT_NOSIGNAL, 1L);
+  // A server that hangs is not waited for without an end.
+  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(CURLOPT_LOW_SPEED_TIME, kSilentSeconds);
   set(CURLOPT_ERRORBUFFER, cause);
   set(CURLOPT_HTTPHEADER, headers.get());
   if (!api_key.empty()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,11 @@ struct LoadSample {
 
   int64_t num_computed() const { return num_prompt - num_cached; }
   // Seconds of an output token behind the first.
+  // To the last piece of text, as vLLM's client counts: the end of the stream is no token.
   double SecondsPerToken() const {
-    return num_output > 1 ? (seconds - first) / static_cast<double>(num_output - 1) : 0.0;
+    return num_output > 1
+               ? std::accumulate(gaps.begin(), gaps.end(), 0.0) / static_cast<double>(num_output - 1)
+               : 0.0;
   }
 };
 

@@ -25,12 +25,7 @@ constexpr int64_t kMostInput = 16'777'216;
 // Options only for `bench --server`.
 void AddServerBench(CLI::App& bench, ServerBenchOptions& options) {
   CLI::Option* server =
-      bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT")
-          ->check(CLI::Validator(
-              [](const std::string& text) {
-                return text.empty() ? "got an empty text, wanted http://HOST:PORT" : std::string();
-              },
-              ""));
+      bench.add_option("--server", options.url, "Load a running server instead: http://HOST:PORT");
   for (const char* other : {"--prefill", "--depth", "--batch", "--rows", "--isa", "--repeat", "--rounds",
                             "--profile", "--explain"}) {
     server->excludes(bench.get_option(other));
@@ -261,6 +256,7 @@ void RegisterBench(Commands& commands) {
         return RunBenchCommand(*kept);
       },
       [server, speculation] { return server->url.empty() && speculation->drafter.empty(); });
+  commands.RefuseModelOptions(bench, [server] { return !server->url.empty(); });
   const auto list = [](int64_t min) {
     return CLI::Validator(
         [min](const std::string& text) {
@@ -311,6 +307,9 @@ void RegisterBench(Commands& commands) {
   AddServerBench(bench, *server);
   AddSpeculationBench(bench, *speculation, *server);
   AddRankFlags(bench, commands.model(), "latency");
+  for (CLI::Option* option : bench.get_options()) {
+    if (option->get_group() == "Several ranks") bench.get_option("--server")->excludes(option);
+  }
   CLI::Option* loopback =
       bench
           .add_option(

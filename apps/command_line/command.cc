@@ -63,6 +63,10 @@ CLI::App& Commands::AddOverRanks(const std::string& name, const std::string& hel
   return *flags;
 }
 
+void Commands::RefuseModelOptions(const CLI::App& command, Predicate asks_server) {
+  std::ranges::find(commands_, &command, &Command::flags)->asks_server = std::move(asks_server);
+}
+
 bool Commands::Takes(const CLI::App& command, const CLI::Option& option) const {
   const auto found = std::ranges::find(commands_, &command, &Command::flags);
   if (found == commands_.end() || !found->takes) return true;
@@ -74,11 +78,15 @@ int Commands::Dispatch(int argc, char** argv) const {
   for (const Command& command : commands_) {
     if (!command.flags->parsed()) continue;
     const std::vector<std::string> words(argv, argv + argc);
+    const bool asks_server = command.asks_server && command.asks_server();
     for (const CLI::Option* option : app_.get_options()) {
-      if (Takes(*command.flags, *option) || !Named(*option, *command.flags, words)) continue;
-      const std::string name = command.flags->get_name();
-      PrintError("dsv4 {0}: --{1} is for commands that run a model\ndsv4 {0} --help lists the options.\n",
-                 name, option->get_lnames().front());
+      const auto has = [&](std::string_view name) { return option->check_lname(std::string(name)); };
+      const bool takes =
+          asks_server ? std::ranges::any_of(kOfEveryCommand, has) : Takes(*command.flags, *option);
+      if (takes || !Named(*option, *command.flags, words)) continue;
+      PrintError("dsv4 {0}: --{1} is for {2}\ndsv4 {0} --help lists the options.\n",
+                 command.flags->get_name(), option->get_lnames().front(),
+                 asks_server ? "a model that runs here, not for a server's" : "commands that run a model");
       return kExitBadUsage;
     }
     if (!command.takes) {

@@ -39,6 +39,9 @@ class Commands {
   CLI::App& AddOverRanks(const std::string& name, const std::string& help, Run run,
                          Predicate over_ranks = {});
 
+  // Options of every model are errors in `command`, which was added, where `asks_server` says so after parsing: the model is a server's.
+  void RefuseModelOptions(const CLI::App& command, Predicate asks_server);
+
   // Whether `option` of the program does something in `command`.
   bool Takes(const CLI::App& command, const CLI::Option& option) const;
 
@@ -56,6 +59,7 @@ class Commands {
     Predicate over_ranks = {};
     bool plans = false;
     std::optional<std::vector<std::string>> takes = {};  // Among the options of every model; nullopt: all.
+    Predicate asks_server = {};
   };
 
   CLI::App& app_;

@@ -64,6 +64,7 @@ int Main(int argc, char** argv) {
     app.name("dsv4");
     std::vector<std::string> reversed(words.rbegin(), std::prev(words.rend()));
     app.parse(std::move(reversed));
+    RefuseEmptyTexts(app);
   } catch (const CLI::ParseError& error) {
     // Help on a command that is none.
     if (const std::string unknown = UnknownHelp(commands, settings);

@@ -71,14 +71,6 @@ CLI::Validator KnownRevision() {
       "v4|v4-0731|v4.1");
 }
 
-CLI::Validator NotEmpty() {
-  return CLI::Validator(
-      [](const std::string& text) {
-        return text.empty() ? "got an empty text, wanted a name" : std::string();
-      },
-      "");
-}
-
 CLI::Validator Port() {
   return CLI::Validator(
       [](const std::string& text) {
@@ -117,8 +109,7 @@ CLI::Validator Seed() {
 void AddModelFlags(CLI::App& app, ModelFlags& flags) {
   CLI::Option* directory =
       app.add_option("-m,--model", flags.model,
-                     "Checkpoint directory or a pulled model (default: DSV4_MODEL, else the small model)")
-          ->check(NotEmpty());
+                     "Checkpoint directory or a pulled model (default: DSV4_MODEL, else the small model)");
   app.add_option("--weights", flags.weights, "In place of -m, random weights in memory")
       ->excludes(directory)
       ->check(
@@ -242,8 +233,7 @@ void AddContentFlags(CLI::App& app, ContentFlags& flags) {
   const std::set<const CLI::Option*> before = OptionsOf(app);
   const std::vector<CLI::Option*> options = {
       app.add_option("--json-schema", flags.json_schema_path,
-                     "The answer is JSON that satisfies the schema in this file")
-          ->check(NotEmpty()),
+                     "The answer is JSON that satisfies the schema in this file"),
       app.add_flag("--json-object", flags.json_object, "The answer is a JSON object"),
       app.add_option("--regex", flags.regex, "All of the answer matches this regular expression"),
       app.add_option("--choice", flags.choices, "The answer is this text; given again: one of these")
@@ -327,11 +317,9 @@ void AddConversationFlags(CLI::App& app, RunOptions& options) {
   const std::set<const CLI::Option*> before = OptionsOf(app);
   app.add_option("--system", options.system, "System message");
   app.add_option("--messages", options.messages_path, "A conversation as a JSON list, in place of PROMPT")
-      ->check(NotEmpty())
       ->excludes("PROMPT")
       ->excludes("--system");
-  app.add_option("--tools", options.tools_path, "A JSON list of tools the answer may call")
-      ->check(NotEmpty());
+  app.add_option("--tools", options.tools_path, "A JSON list of tools the answer may call");
   app.add_option("--thinking-mode", options.thinking_mode, "Reason before answering, or answer at once")
       ->check(CLI::IsMember({"thinking", "chat"}))
       ->capture_default_str();

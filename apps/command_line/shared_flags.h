@@ -17,8 +17,6 @@ CLI::Validator Between(double low, double high);
 // The parser takes a negative number as 2^64 less it, and a larger one as the largest.
 CLI::Validator Seed();
 CLI::Validator KnownRevision();
-// For a path or a name: an unset variable of a script is no wish for the default.
-CLI::Validator NotEmpty();
 // Port of a listening socket; 0: a free one.
 CLI::Validator Port();
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string_view>
 
@@ -184,6 +185,20 @@ void DescribeUsage(Commands& commands, const Settings& settings) {
   const auto formatter = std::make_shared<HelpText>(commands);
   app.formatter(formatter);
   for (CLI::App* command : app.get_subcommands({})) command->formatter(formatter);
+}
+
+void RefuseEmptyTexts(const CLI::App& app) {
+  // Texts that may say nothing, or whose own complaint says more.
+  constexpr std::array free = {"--prompt", "--system", "--stop",    "--regex",
+                               "--choice", "TEXT",     "ARGUMENTS", "--api-key"};
+  for (const CLI::Option* option : app.get_options()) {
+    const auto is = [&](const char* name) { return option->check_name(name); };
+    if (option->get_items_expected_max() == 0 || std::ranges::any_of(free, is)) continue;
+    const std::vector<std::string>& texts = option->results();
+    if (std::ranges::find(texts, std::string()) != texts.end())
+      throw CLI::ValidationError(option->get_name(), "got an empty text");
+  }
+  for (const CLI::App* command : app.get_subcommands()) RefuseEmptyTexts(*command);
 }
 
 std::string UnknownHelp(const Commands& commands, const Settings& settings) {

@@ -23,6 +23,10 @@ std::string DidYouMean(std::string_view got, const std::vector<std::string>& nam
 // "dsv4 help [COMMAND]" and "dsv4 version" as the flags that mean the same.
 std::vector<std::string> ExpandHelpWords(int argc, char** argv);
 
+// Throws CLI::ValidationError for an option that was given an empty text, of all commands that were parsed. An unset variable of a script is no
+// wish for the default.
+void RefuseEmptyTexts(const CLI::App& app);
+
 // Complaint where help was asked for on a command that is none, after parsing; else empty.
 std::string UnknownHelp(const Commands& commands, const Settings& settings);
 

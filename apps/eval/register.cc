@@ -44,10 +44,13 @@ void RegisterEval(Commands& commands) {
   eval.add_option("--top", options.top, "Candidates a token in that file")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  eval.add_option("--max-perplexity", options.max_perplexity, "Exit code 1 above this");
-  eval.add_option("--max-kl", options.max_kl, "Exit code 1 above this mean divergence, in nats");
-  eval.add_option("--min-top1", options.min_top1, "Exit code 1 below this share of equal first candidates");
-  eval.add_option("--min-accuracy", options.min_accuracy, "Exit code 1 below this share of right answers");
+  eval.add_option("--max-perplexity", options.max_perplexity, "Exit code 1 above this")->check(Positive());
+  eval.add_option("--max-kl", options.max_kl, "Exit code 1 above this mean divergence, in nats")
+      ->check(NonNegative());
+  eval.add_option("--min-top1", options.min_top1, "Exit code 1 below this share of equal first candidates")
+      ->check(Between(0, 1));
+  eval.add_option("--min-accuracy", options.min_accuracy, "Exit code 1 below this share of right answers")
+      ->check(Between(0, 1));
   eval.add_option("--output", options.output_path, "Write a JSON line for each line of the data");
   eval.add_option("--html", options.html_path, "Write a page with the figures drawn");
   eval.add_flag("--json", options.json, "One JSON document");

@@ -18,7 +18,6 @@ void RegisterConvert(Commands& commands) {
                                                },
                                                {"threads"});
   convert.add_option("SRC", options.source, "Checkpoint directory, in any dialect, or a pulled model")
-      ->check(NotEmpty())
       ->required();
   convert.add_option("DST", options.destination, "Where to; absent or empty")->required();
   convert.add_option("--experts", options.experts, "Format of the routed experts")

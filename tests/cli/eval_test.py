@@ -135,7 +135,9 @@ class Eval(unittest.TestCase):
             self.assertEqual(chosen, line["chosen"])
             right += chosen == question["answer"]
         self.assertEqual(report["accuracy"]["value"], right / 2)
-        self.assertEqual(dsv4("eval", "choice", "--data", data, "-q", "--min-accuracy", "1.1").returncode, 1)
+        half = self.lines("half.jsonl", questions[0], questions[0] | {"answer": 1})
+        for bound, code in (("0.5", 0), ("0.6", 1)):
+            self.assertEqual(dsv4("eval", "choice", "--data", half, "-q", "--min-accuracy", bound).returncode, code)
 
     def test_answers_calls_and_needles(self):
         data = self.lines("questions.jsonl", {"prompt": "What is the capital of France?", "answer": ["Paris", "a"]},

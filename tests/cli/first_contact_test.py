@@ -117,7 +117,7 @@ class Answers(unittest.TestCase):
             messages.write('[{"role": "user"}]')
             messages.flush()
             for arguments, wanted, code in (((" ",), "PROMPT: empty", 2), (("",), "PROMPT: empty", 2), (("-",), "standard input: empty", 2),
-                                            (("--messages", messages.name), "[0].content: missing", 3), (("-m", "", "x"), "--model: got an empty text, wanted a name", 2),
+                                            (("--messages", messages.name), "[0].content: missing", 3), (("-m", "", "x"), "--model: got an empty text", 2),
                                             (("--messages", ""), "--messages: got an empty text", 2), (("--tools", "", "x"), "--tools: got an empty text", 2)):
                 process = dsv4("run", *arguments)
                 self.assertEqual(process.returncode, code, arguments)

@@ -148,6 +148,25 @@ class WrongInput(unittest.TestCase):
                 self.assertEqual(refused.returncode, 2, refused.stderr)
                 self.assertIn("--stop: got an empty text, wanted at least one character", refused.stderr)
 
+    def test_what_names_something_is_not_empty(self):
+        """A variable of a script that is not set is no wish for the default."""
+        for option, command in (("DIR", ("synth", "")), ("DST", ("convert", "x", "")), ("--model", ("inspect", "-m", "")), ("--output", ("logits", "--tokens", "x", "--output", "")),
+                                ("--data", ("eval", "perplexity", "--data", "")), ("--tls-certificate", ("serve", "--tls-certificate", "", "--tls-key", "x")),
+                                ("--prefix-cache-dir", ("serve", "--prefix-cache-dir", "")), ("--access-log", ("serve", "--access-log", "")),
+                                ("--alias", ("serve", "--alias", "a", "--alias", "")), ("--server", ("bench", "--server", "")), ("--dataset", ("bench", "--server", "http://x:1", "--dataset", "")),
+                                ("--html", ("diagnose", "files", "--html", "")), ("NAME", ("pull", "")), ("--against-model", ("eval", "perplexity", "--data", "x", "--against-model", ""))):
+            with self.subTest(command=command):
+                refused = dsv4(*command)
+                self.assertEqual(refused.returncode, 2, refused.stderr)
+                self.assertIn(f"{option}: got an empty text\n", refused.stderr)
+
+    def test_options_of_a_model_are_none_of_a_servers(self):
+        for option in (("-m", "x"), ("--backend", "cpu"), ("--threads", "2"), ("--ranks", "2"), ("--weights", "synthetic:tiny")):
+            with self.subTest(option=option):
+                refused = dsv4("bench", "--server", "http://127.0.0.1:9", *option)
+                self.assertEqual(refused.returncode, 2, refused.stderr)
+                self.assertRegex(refused.stderr, "is for a model that runs here|excludes --ranks")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -362,16 +362,16 @@ Result<CheckReport> CheckVisible(const Subject& subject, std::span<const int32_t
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   const int64_t max_tokens = subject.model.options().max_chunk_tokens;
   if (num_tokens < 1 || num_tokens > max_tokens) {
-    return Error(OutOfRange(fmt::format("visible: {}, wanted 1..{}: one pass of the model",
-                                        Counted(num_tokens, "token"), max_tokens)));
+    return Error(OutOfRange(
+        fmt::format("{}, wanted 1..{}: one pass of the model", Counted(num_tokens, "token"), max_tokens)));
   }
   const int64_t position = options.position.value_or(num_tokens - 1);
   if (position < 0 || position >= num_tokens) {
-    return Error(OutOfRange(fmt::format("visible: position {}, wanted 0..{}", position, num_tokens - 1)));
+    return Error(OutOfRange(fmt::format("position {}, wanted 0..{}", position, num_tokens - 1)));
   }
   if (options.layer && (*options.layer < 0 || *options.layer >= subject.model.num_layers())) {
-    return Error(OutOfRange(
-        fmt::format("visible: layer {}, wanted 0..{}", *options.layer, subject.model.num_layers() - 1)));
+    return Error(
+        OutOfRange(fmt::format("layer {}, wanted 0..{}", *options.layer, subject.model.num_layers() - 1)));
   }
   Watcher watcher(subject, options);
   {
