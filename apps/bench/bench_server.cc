@@ -21,7 +21,6 @@
 #include "base/error_output.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "server/api/json_text.h"
 
 namespace dsv4::apps {
 namespace {
@@ -251,14 +250,14 @@ class Load {
 // As JSON, or how the loads compare. An error may have cut a character of the server's text.
 void PrintReports(const ServerBenchOptions& options, const std::vector<Json>& reports) {
   if (reports.size() == 1) {
-    fmt::print("{}\n", server::JsonText(reports[0]));
+    fmt::print("{}\n", JsonText(reports[0]));
     return;
   }
   const auto rate = [&](size_t i) { return reports[i]["output_tokens_per_second"].get<double>(); };
   const double part = rate(0) > 0.0 ? rate(1) / rate(0) : 0.0;
   if (options.json) {
-    fmt::print("{}\n", server::JsonText(
-                           {{"plain", reports[0]}, {"features", reports[1]}, {"part_of_plain_rate", part}}));
+    fmt::print("{}\n",
+               JsonText({{"plain", reports[0]}, {"features", reports[1]}, {"part_of_plain_rate", part}}));
     return;
   }
   std::vector<const char*> names;

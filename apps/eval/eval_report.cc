@@ -76,8 +76,7 @@ Json ToJson(const EvalReport& report, const EvalOptions& options, const std::str
 Status WriteFiles(const EvalOptions& options, const EvalReport& report, const std::string& model_name) {
   if (!options.output_path.empty()) {
     std::string text;
-    for (const Json& line : report.lines)
-      text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    for (const Json& line : report.lines) text += JsonText(line) + "\n";
     DSV4_RETURN_IF_ERROR(io::WriteTextFile(options.output_path, text).WithContext("--output"));
   }
   if (options.html_path.empty()) return {};
@@ -112,8 +111,7 @@ void EvalReport::Require(const std::string& name, double value, double bound, bo
 
 int Finish(const EvalOptions& options, const EvalReport& report, const std::string& model_name) {
   if (options.json) {
-    fmt::print("{}\n",
-               ToJson(report, options, model_name).dump(2, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", JsonText(ToJson(report, options, model_name), 2));
   } else {
     fmt::print("{}", ToText(report));
   }

@@ -171,7 +171,7 @@ int RunPsCommand(bool json) {
                       {"memory_bytes", each.memory},
                       {"seconds", each.seconds}});
     }
-    fmt::print("{}\n", list.dump(-1, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\n", JsonText(list));
     return kExitOk;
   }
   size_t width = 5;

@@ -83,7 +83,7 @@ std::string ChatFileText(std::span<const chat::Message> messages) {
     if (!message.tool_call_id.empty()) json["tool_call_id"] = message.tool_call_id;
     list.push_back(std::move(json));
   }
-  return list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return JsonText(list, 2) + "\n";
 }
 
 Status WriteChatFile(const std::string& path, std::span<const chat::Message> messages) {

@@ -23,9 +23,7 @@ Result<std::optional<grammar::ContentRule>> ReadContentRule(const ContentFlags& 
   } else if (!flags.regex.empty()) {
     rule = {.kind = Kind::kRegex, .text = flags.regex, .label = "--regex"};
   } else if (!flags.choices.empty()) {
-    rule = {.kind = Kind::kChoice,
-            .text = Json(flags.choices).dump(-1, ' ', false, Json::error_handler_t::replace),
-            .label = "--choice"};
+    rule = {.kind = Kind::kChoice, .text = JsonText(Json(flags.choices)), .label = "--choice"};
   } else if (!flags.grammar_path.empty()) {
     DSV4_TRY(from_file(flags.grammar_path, Kind::kGrammar));
   } else {

@@ -165,7 +165,7 @@ class LineEditor::Impl {
     const int file =
         ::open(history_path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
     if (file < 0) return;
-    const std::string line = Json(text).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    const std::string line = JsonText(Json(text)) + "\n";
     static_cast<void>(!::write(file, line.data(), line.size()));
     ::close(file);
   }

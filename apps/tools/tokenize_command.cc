@@ -38,7 +38,7 @@ int TokenizeText(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& o
     return kExitOk;
   }
   for (size_t i = 0; i < ids->size(); ++i) {
-    fmt::print("{}\t{}\n", (*ids)[i], pieces[i].dump(-1, ' ', false, Json::error_handler_t::replace));
+    fmt::print("{}\t{}\n", (*ids)[i], JsonText(pieces[i]));
   }
   PrintError("{}\n", Counted(ids->size(), "token"));
   return kExitOk;

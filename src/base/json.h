@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -42,6 +43,12 @@ using Json = nlohmann::ordered_json;
 // `what` names the document in the error ("config.json"). Nesting deeper than `max_depth` is an error, so
 // that hostile input cannot exhaust the stack. Invalid UTF-8 and trailing text are errors.
 Result<Json> ParseJson(std::string_view text, std::string_view what, int max_depth = 128);
+
+// A document's text, in lines of `indent` blanks a level or in one line without. Bytes that are no UTF-8 become U+FFFD: nlohmann's own dump
+// throws.
+inline std::string JsonText(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
 
 // Takes the parser's own name for a fault off what it says: "[json.exception.parse_error.101] ".
 std::string_view JsonFault(std::string_view what);

@@ -18,8 +18,6 @@ namespace {
 // Bytes of the schemas that all rules of a grammar are made from; parts that they share are counted again.
 constexpr size_t kMaxRuleBytes = size_t{16} << 20;
 
-std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 // The value, not the keyword's position: where it is absent, nothing.
 const Json* Find(const Json& schema, const char* key) {
   const auto found = schema.find(key);
@@ -136,7 +134,7 @@ SchemaCompiler::SchemaCompiler(GrammarParts& parts, const Json& document, ValueC
 Result<uint32_t> SchemaCompiler::Rule(const Json& schema, const std::string& pointer, ValuePart part) {
   DSV4_TRY(Spend(schema, pointer, parts_.limits));
   Json bare = WithoutAnnotations(schema);
-  std::string key = Dump(bare);
+  std::string key = JsonText(bare);
   key.push_back(static_cast<char>('0' + static_cast<int>(part)));
   parts_.rule_bytes += key.size();
   if (parts_.rule_bytes > kMaxRuleBytes) return Error(SchemaError(pointer, "the schema becomes too large"));
@@ -183,7 +181,7 @@ Result<Dfa> SchemaCompiler::Without(const Dfa& dfa, const std::string& text, con
 
 // As JSON, in a spelling that does not end the parameter it stands in.
 std::string SchemaCompiler::Literally(const Json& value) const {
-  std::string text = Dump(value);
+  std::string text = JsonText(value);
   if (context_.closer.empty()) return text;
   for (size_t at = text.find(context_.closer); at != std::string::npos; at = text.find(context_.closer, at))
     text.replace(at, 1, "\\u003c");  // "<" is nowhere but in strings and names.
@@ -331,7 +329,7 @@ std::vector<std::string> SchemaCompiler::Types(const Json& schema) {
 
 Result<SchemaCompiler::Nodes> SchemaCompiler::OfTypes(const Json& schema, const std::string& pointer,
                                                       ValuePart part) {
-  const std::string key = fmt::format("{}{}{}", static_cast<int>(part), context_.closer, Dump(schema));
+  const std::string key = fmt::format("{}{}{}", static_cast<int>(part), context_.closer, JsonText(schema));
   auto scalars = parts_.scalars.find(key);
   if (scalars == parts_.scalars.end()) {
     DSV4_ASSIGN_OR_RETURN(Nodes nodes, ScalarNodes(schema, pointer, part));
@@ -436,7 +434,7 @@ Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointe
     if (b != nullptr) {
       is_exclusive = a == nullptr || (is_minimum ? *b >= *a : *b <= *a);
     }
-    if (a != nullptr || b != nullptr) text = Dump(is_exclusive ? *b : *a);
+    if (a != nullptr || b != nullptr) text = JsonText(is_exclusive ? *b : *a);
   };
   bound("minimum", "exclusiveMinimum", true, bounds.minimum, bounds.exclusive_minimum);
   bound("maximum", "exclusiveMaximum", false, bounds.maximum, bounds.exclusive_maximum);
@@ -444,7 +442,7 @@ Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointe
   std::vector<Regex> excluded;
   if (const Json* values = Find(schema, kNotValues)) {
     for (const Json& value : *values) {
-      if (value.is_number()) excluded.push_back(NumberValue(Dump(value), integer));
+      if (value.is_number()) excluded.push_back(NumberValue(JsonText(value), integer));
     }
   }
   if (!bounds.minimum && !bounds.maximum && multiple == nullptr && excluded.empty())
@@ -452,7 +450,7 @@ Result<Dfa> SchemaCompiler::Number(const Json& schema, const std::string& pointe
   DSV4_ASSIGN_OR_RETURN(Dfa numbers, At(BoundedNumber(bounds, parts_.limits), pointer));
   if (multiple != nullptr) {
     DSV4_ASSIGN_OR_RETURN(const Dfa multiples,
-                          At(Multiples(Dump(*multiple), parts_.limits), Below(pointer, "multipleOf")));
+                          At(Multiples(JsonText(*multiple), parts_.limits), Below(pointer, "multipleOf")));
     DSV4_ASSIGN_OR_RETURN(numbers, At(Dfa::Intersect(numbers, multiples, parts_.limits), pointer));
   }
   if (!excluded.empty()) {

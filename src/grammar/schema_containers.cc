@@ -19,8 +19,6 @@ constexpr size_t kMaxUnrolled = 10'000;  // Items or members, times what is coun
 uint32_t Left(size_t count, size_t taken) { return static_cast<uint32_t>(count > taken ? count - taken : 0); }
 constexpr size_t kMaxUniqueValues = 8;
 
-std::string Dump(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
 const Json* Find(const Json& schema, const char* key) {
   const auto found = schema.find(key);
   return found == schema.end() ? nullptr : &*found;
@@ -248,7 +246,7 @@ Result<uint32_t> SchemaCompiler::Object(const Json& schema, const std::string& p
 }
 
 std::string SchemaCompiler::SpelledName(const std::string& name) {
-  const std::string quoted = Dump(name);
+  const std::string quoted = JsonText(name);
   return quoted.substr(1, quoted.size() - 2);
 }
 
@@ -260,7 +258,7 @@ Result<Dfa> SchemaCompiler::OtherNames(const std::vector<Member>& members, const
   }
   if (members.empty()) return any;
   std::vector<Regex> names;
-  for (const Member& member : members) names.push_back(Literal(Dump(member.name)));
+  for (const Member& member : members) names.push_back(Literal(JsonText(member.name)));
   DSV4_ASSIGN_OR_RETURN(const Dfa taken, CompileTerminal(Either(names), pointer));
   return At(Dfa::Subtract(any, taken, parts_.limits), pointer);
 }

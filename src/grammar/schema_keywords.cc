@@ -276,7 +276,7 @@ Status CheckKeywords(const Json& schema, const std::string& pointer) {
     }
     const std::string_view complaint = Complaint(keyword->wants, value);
     if (!complaint.empty()) {
-      std::string got = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+      std::string got = JsonText(value);
       if (got.size() > 60) got = got.substr(0, 57) + "...";
       return SchemaError(Below(pointer, name), fmt::format("{}, got {}", complaint, got));
     }

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "server/api/api_error.h"
 #include "server/api/browser_rules.h"
 #include "server/api/deferred_reply.h"
 #include "server/api/generation_reply.h"
-#include "server/api/json_text.h"
 #include "server/batch/batch_store.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"

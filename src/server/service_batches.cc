@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "server/api/json_text.h"
+#include "base/json.h"
 #include "server/batch/batch_line.h"
 #include "server/batch/batch_store.h"
 #include "server/batch/multipart.h"

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/json.h"
 #include "server/api/api_error.h"
-#include "server/api/json_text.h"
 #include "server/api/list_page.h"
 #include "server/http/body_decoder.h"
 #include "server/page/page.h"

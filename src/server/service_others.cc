@@ -1,8 +1,8 @@
 // Endpoints of ollama's dialect, and those that routers ask for.
 #include <fmt/format.h>
 
+#include "base/json.h"
 #include "server/api/fields.h"
-#include "server/api/json_text.h"
 #include "server/dialects/ollama.h"
 #include "server/observe/kv_publisher.h"
 #include "server/service.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/json_text.h"
+#include "base/json.h"
 #include "server/api/list_page.h"
 #include "server/service.h"
 #include "server/service_parts.h"

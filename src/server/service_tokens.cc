@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "server/api/json_text.h"
+#include "base/json.h"
 #include "server/api/list_page.h"
 #include "server/dialects/anthropic_messages.h"
 #include "server/dialects/known_fields.h"

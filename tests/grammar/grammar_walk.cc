@@ -143,6 +143,6 @@ int main(int argc, char** argv) {
   std::string line;
   while (std::getline(std::cin, line)) {
     const Json out = calls ? AnswersOf(Json::parse(line), random) : TextsOf(line, random);
-    std::cout << out.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    std::cout << dsv4::JsonText(out) << '\n';
   }
 }

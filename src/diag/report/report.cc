@@ -135,7 +135,7 @@ std::string Summary(const std::vector<CheckReport>& reports) {
 std::string ToJson(const std::vector<CheckReport>& reports) {
   Json checks = Json::array();
   for (const CheckReport& report : reports) checks.push_back(ReportJson(report));
-  return Json{{"checks", std::move(checks)}}.dump(2, ' ', false, Json::error_handler_t::replace);
+  return JsonText(Json{{"checks", std::move(checks)}}, 2);
 }
 
 int ExitCode(const std::vector<CheckReport>& reports) {

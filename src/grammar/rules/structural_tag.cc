@@ -97,7 +97,7 @@ class TagParser {
   Result<Expr> Schema(const Json& schema, const std::string& pointer) {
     if (schema.is_string()) return JsonSchemaExpr(schema.get<std::string>());
     if (!schema.is_object() && !schema.is_boolean()) return Error(Bad(pointer, "wanted a schema"));
-    return JsonSchemaExpr(schema.dump(-1, ' ', false, Json::error_handler_t::replace));
+    return JsonSchemaExpr(JsonText(schema));
   }
 
   // `ends`: what free text here must not contain, because it ends it.

@@ -26,7 +26,7 @@ void ConfigReader::Fail(std::string_view key, std::string_view got, std::string_
 
 void ConfigReader::FailValue(std::string_view key, const Json& got, std::string_view wanted) {
   constexpr size_t kMaxShown = 80;
-  std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = JsonText(got);
   if (text.size() > kMaxShown) text = text.substr(0, kMaxShown) + "...";
   Fail(key, "holds " + text, wanted);
 }

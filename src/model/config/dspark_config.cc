@@ -23,7 +23,7 @@ Status Wanted(std::string_view what, std::string_view key, std::string_view got,
 
 std::string Shown(const Json& value) {
   constexpr size_t kMaxShown = 80;
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = JsonText(value);
   return "holds " + (text.size() > kMaxShown ? text.substr(0, kMaxShown) + "..." : text);
 }
 

@@ -3,7 +3,6 @@
 
 #include "base/json.h"
 #include "server/api/fields.h"
-#include "server/api/json_text.h"
 
 namespace dsv4::server {
 namespace {

@@ -5,7 +5,6 @@
 
 #include "base/json.h"
 #include "chat/thinking.h"
-#include "server/api/json_text.h"
 
 namespace dsv4::server {
 namespace {

@@ -25,7 +25,6 @@
 #include "base/read_file.h"
 #include "base/text.h"
 #include "base/write_file.h"
-#include "server/api/json_text.h"
 #include "server/api/list_page.h"
 #include "server/batch/batch_line.h"
 #include "server/observe/random_id.h"

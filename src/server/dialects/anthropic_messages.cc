@@ -1,8 +1,9 @@
 // Writer of a /v1/messages reply.
 #include "server/dialects/anthropic_messages.h"
 
+#include "base/json.h"
 #include "server/api/api_error.h"
-#include "server/api/json_text.h"
+#include "server/api/sse_text.h"
 #include "server/observe/random_id.h"
 
 namespace dsv4::server {

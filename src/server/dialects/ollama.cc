@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "server/api/fields.h"
-#include "server/api/json_text.h"
 #include "server/dialects/known_fields.h"
 
 namespace dsv4::server {

@@ -8,9 +8,10 @@
 #include <array>
 #include <ctime>
 
+#include "base/json.h"
 #include "server/api/api_error.h"
 #include "server/api/content_rule_fields.h"
-#include "server/api/json_text.h"
+#include "server/api/sse_text.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
 #include "server/observe/random_id.h"

@@ -7,11 +7,12 @@
 #include <ctime>
 #include <utility>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "server/api/api_error.h"
 #include "server/api/content_rule_fields.h"
-#include "server/api/json_text.h"
+#include "server/api/sse_text.h"
 #include "server/dialects/known_fields.h"
 #include "server/dialects/openai_json.h"
 #include "server/observe/random_id.h"

@@ -4,9 +4,10 @@
 #include <ctime>
 #include <utility>
 
+#include "base/json.h"
 #include "server/api/api_error.h"
-#include "server/api/json_text.h"
 #include "server/api/response_store.h"
+#include "server/api/sse_text.h"
 #include "server/dialects/openai_json.h"
 #include "server/dialects/openai_responses.h"
 #include "server/observe/random_id.h"
