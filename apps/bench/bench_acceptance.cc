@@ -192,23 +192,6 @@ void Print(const AcceptanceBenchOptions& options, const std::string& name, int64
 
 }  // namespace
 
-Result<std::vector<double>> ParseAcceptance(const std::string& text) {
-  std::vector<double> values;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string item = text.substr(begin, end - begin);
-    char* stop = nullptr;
-    const double value = std::strtod(item.c_str(), &stop);
-    if (item.empty() || *stop != '\0' || !(value >= 0 && value <= 1)) {
-      return Error(InvalidArgument(
-          fmt::format("'{}' of '{}': wanted numbers from 0 to 1, separated by commas", item, text)));
-    }
-    values.push_back(value);
-    begin = end + 1;
-  }
-  return values;
-}
-
 int RunAcceptanceBench(const AcceptanceBenchOptions& options, const ModelFlags& model_flags) {
   const auto choice = speculation::ParseChoice(options.drafter);
   if (!choice || choice->suffix || !choice->any()) {

@@ -23,9 +23,6 @@ struct AcceptanceBenchOptions {
   bool json = false;
 };
 
-// Numbers from 0 to 1, separated by commas, one at least. InvalidArgument names the item.
-Result<std::vector<double>> ParseAcceptance(const std::string& text);
-
 // Returns the process exit code.
 int RunAcceptanceBench(const AcceptanceBenchOptions& options, const ModelFlags& model);
 

@@ -157,19 +157,10 @@ void AddSpeculationBench(CLI::App& bench, SpeculationBenchOptions& options, Serv
       ->needs(speculation)
       ->capture_default_str();
   CLI::Option* acceptance =
-      bench
-          .add_option_function<std::string>(
-              "--acceptance",
-              [&options](const std::string& text) { options.acceptance = *ParseAcceptance(text); },
-              "With --speculation mtp[:K] or dspark[:K] and no prompts: that a draft is right at each place "
-              "where those "
-              "before were")
-          ->check(CLI::Validator(
-              [](const std::string& text) {
-                const auto parsed = ParseAcceptance(text);
-                return parsed ? std::string() : parsed.error().message();
-              },
-              "A,B,..."))
+      AddNumbers(
+          bench, "--acceptance", options.acceptance, Between(0, 1),
+          "With --speculation mtp[:K] or dspark[:K] and no prompts: that a draft is right at each place "
+          "where those before were")
           ->needs(speculation)
           ->excludes(bench.get_option("--prompts"));
   bench.callback([&bench, speculation, acceptance] {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/shared/choose_backend.h"
@@ -79,6 +81,23 @@ CLI::Validator Port() {
                                                      : "got '" + text + "', wanted a port: 0 to 65535";
       },
       "");
+}
+
+CLI::Option* AddNumbers(CLI::App& app, const std::string& name, std::vector<double>& values,
+                        CLI::Validator each, const std::string& help) {
+  const auto take = [&values, name, each = std::move(each)](const std::string& text) {
+    values.clear();
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      std::string item = text.substr(begin, end - begin);
+      if (const std::string complaint = each(item); !complaint.empty())
+        throw CLI::ValidationError(name, fmt::format("'{}': {}", text, complaint));
+      values.emplace_back();
+      CLI::detail::lexical_cast(item, values.back());
+      begin = end + 1;
+    }
+  };
+  return app.add_option_function<std::string>(name, take, help)->type_name("N,N,...");
 }
 
 CLI::Validator Positive(double max) { return Bound(false, max); }

@@ -14,6 +14,9 @@ CLI::Validator Positive(double max = kNoBound);
 CLI::Validator NonNegative(double max = kNoBound);
 // Numbers from `low` to `high`. CLI::Range takes NaN, and says its bounds with six decimals.
 CLI::Validator Between(double low, double high);
+// An option of numbers that commas separate, one at least. `each` checks them; it refuses an empty one. `values` must outlive `app`.
+CLI::Option* AddNumbers(CLI::App& app, const std::string& name, std::vector<double>& values,
+                        CLI::Validator each, const std::string& help);
 // The parser takes a negative number as 2^64 less it, and a larger one as the largest.
 CLI::Validator Seed();
 CLI::Validator KnownRevision();

@@ -42,12 +42,8 @@ void RegisterInspect(Commands& commands) {
   inspect.add_option("--rank-wait", options.rank_wait, "Microseconds that an exchange among ranks takes")
       ->check(NonNegative())
       ->capture_default_str();
-  inspect
-      .add_option("--gpu-sizes", options.gpu_sizes,
-                  "GB of GPUs, separated by commas: how routed experts would be split there, and what bounds "
-                  "a token, computed")
-      ->delimiter(',')
-      ->check(Positive());
+  AddNumbers(inspect, "--gpu-sizes", options.gpu_sizes, Positive(),
+             "GB of GPUs: how routed experts would be split there, and what bounds a token, computed");
   inspect.add_option("--gpu-rate", options.assumed_rates.gpu, "GB/s that those GPUs read")
       ->check(Positive())
       ->capture_default_str();

@@ -50,6 +50,7 @@ class DumpWriter final : public model::Observer {
 
   ops::OpContext& context_;
   std::string directory_;
+  bool made_directory_ = false;
   Status status_;
   std::map<int, std::unique_ptr<Spool>> spools_;  // By layer.
 };

@@ -102,12 +102,17 @@ class DumpWriter::Spool {
 DumpWriter::DumpWriter(ops::OpContext& context, std::string directory)
     : context_(context), directory_(std::move(directory)) {}
 
-DumpWriter::~DumpWriter() = default;
+DumpWriter::~DumpWriter() {
+  spools_.clear();
+  // A run that failed leaves nothing behind: a directory with a tensor stays.
+  std::error_code ignored;
+  if (made_directory_) fs::remove(directory_, ignored);
+}
 
 Result<std::unique_ptr<DumpWriter>> DumpWriter::Create(ops::OpContext& context,
                                                        const std::string& directory) {
   std::error_code error;
-  fs::create_directories(directory, error);
+  const bool made = fs::create_directories(directory, error);
   if (error) return Error(InvalidArgument(fmt::format("dump {}: {}", directory, error.message())));
   DSV4_ASSIGN_OR_RETURN(const std::vector<std::string> old, SafetensorsIn(directory));
   if (!old.empty()) {
@@ -118,7 +123,9 @@ Result<std::unique_ptr<DumpWriter>> DumpWriter::Create(ops::OpContext& context,
     return Error(InvalidArgument(
         fmt::format("dump {}: holds {} already; give a new directory", directory, other->path().string())));
   }
-  return std::unique_ptr<DumpWriter>(new DumpWriter(context, directory));
+  std::unique_ptr<DumpWriter> writer(new DumpWriter(context, directory));
+  writer->made_directory_ = made;
+  return writer;
 }
 
 void DumpWriter::OnTensor(int layer, std::string_view name, const TensorView& tensor) {

@@ -160,6 +160,15 @@ class WrongInput(unittest.TestCase):
                 self.assertEqual(refused.returncode, 2, refused.stderr)
                 self.assertIn(f"{option}: got an empty text\n", refused.stderr)
 
+    def test_lists_of_numbers_have_no_empty_item(self):
+        for command, words in ((("inspect", "--gpu-sizes", "24,,48"), "'24,,48': got '', wanted a number"), (("inspect", "--gpu-sizes", "24,0"), "'24,0': got 0, wanted more than 0"),
+                               (("bench", "--speculation", "mtp", "--acceptance", "0.5,"), "'0.5,': got '', wanted a number"),
+                               (("bench", "--speculation", "mtp", "--acceptance", "0.5,nan"), "'0.5,nan': got nan, wanted 0 to 1")):
+            with self.subTest(command=command):
+                refused = dsv4(*command)
+                self.assertEqual(refused.returncode, 2, refused.stderr)
+                self.assertIn(words, refused.stderr)
+
     def test_options_of_a_model_are_none_of_a_servers(self):
         for option in (("-m", "x"), ("--backend", "cpu"), ("--threads", "2"), ("--ranks", "2"), ("--weights", "synthetic:tiny")):
             with self.subTest(option=option):

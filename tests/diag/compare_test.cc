@@ -68,15 +68,19 @@ TEST(DumpTest, WhatIsWrittenIsReadBack) {
 TEST(DumpTest, ARunThatFailsLeavesNothing) {
   DiagnosedModel model = DiagnoseGolden("tf_narrow", model::Numerics::kPlain);
   const TemporaryDirectory directory;
-  {
-    auto writer = diag::DumpWriter::Create(model.subject().context(), directory / "dump");
-    ASSERT_TRUE(writer.has_value());
-    ASSERT_TRUE(diag::RunTokens(model.subject(), std::span(model.tokens).first(3), {},
-                                model::LogitsRows::kAll, writer->get())
-                    .has_value());
-    EXPECT_FALSE(std::filesystem::is_empty(directory / "dump"));
+  for (const bool was_there : {false, true}) {
+    if (was_there) std::filesystem::create_directory(directory / "dump");
+    {
+      auto writer = diag::DumpWriter::Create(model.subject().context(), directory / "dump");
+      ASSERT_TRUE(writer.has_value());
+      ASSERT_TRUE(diag::RunTokens(model.subject(), std::span(model.tokens).first(3), {},
+                                  model::LogitsRows::kAll, writer->get())
+                      .has_value());
+      EXPECT_FALSE(std::filesystem::is_empty(directory / "dump"));
+    }
+    EXPECT_EQ(std::filesystem::exists(directory / "dump"), was_there);
+    EXPECT_TRUE(!was_there || std::filesystem::is_empty(directory / "dump"));
   }
-  EXPECT_TRUE(std::filesystem::is_empty(directory / "dump"));
 }
 
 TEST(DumpTest, TokenIdsThatNoVocabularyHasAreNone) {
