@@ -92,6 +92,12 @@ TEST(ScaleComplaintTest, OneExponentThatLostABit) {
   }
 }
 
+TEST(ScaleComplaintTest, OneExponentThatIsSixTooLarge) {
+  QuantizedMatrix matrix = QuantizeMxFp4(Make(Normal), kRows, kCols);
+  matrix.scale[99] = static_cast<uint8_t>(matrix.scale[99] + 6);
+  EXPECT_NE(Complaint(matrix).find("times the next: was a bit flipped?"), std::string::npos);
+}
+
 TEST(ScaleStatisticsTest, AreThoseOfTheBlocks) {
   QuantizedMatrix matrix = QuantizeNvFp4(Make(Normal), kRows, kCols);
   std::fill(matrix.scale.begin(), matrix.scale.end(), 0x38);  // 1.0

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "base/text.h"
 #include "diag/statistics.h"
@@ -29,6 +30,8 @@ constexpr double kMaxSaturated = 6;
 // The largest block against the median one. Outliers of trained weights are a hundred times their neighbours,
 // not this.
 constexpr double kMaxSpread = 1024;
+// The largest block against the next largest. Outliers come in several.
+constexpr double kMaxLead = 16;
 
 double Share(int64_t part, int64_t count) { return static_cast<double>(part) / static_cast<double>(count); }
 
@@ -119,6 +122,11 @@ ScaleStatistics MeasureScales(const Weight& weight) {
   const double global = Global(weight);
   statistics.lowest = counts.begin()->first * global;
   statistics.highest = counts.rbegin()->first * global;
+  if (counts.rbegin()->second > 1) {
+    statistics.next = statistics.highest;
+  } else if (counts.size() > 1) {
+    statistics.next = std::next(counts.rbegin())->first * global;
+  }
   int64_t below = 0;
   for (const auto& [value, count] : counts) {
     below += count;
@@ -136,6 +144,10 @@ std::string ScaleComplaint(const Weight& weight, const ScaleStatistics& scales) 
   if (scales.highest > kMaxSpread * scales.median && HoldsValuesOf(weight, scales.highest)) {
     return fmt::format("has a block scale of {:.3g}, {:.3g} times the median one: damaged?", scales.highest,
                        scales.highest / scales.median);
+  }
+  if (scales.next > 0 && scales.highest >= kMaxLead * scales.next && HoldsValuesOf(weight, scales.highest)) {
+    return fmt::format("has a block scale of {:.3g}, {:.3g} times the next: was a bit flipped?",
+                       scales.highest, scales.highest / scales.next);
   }
   if (weight.format != WeightFormat::kNvFp4) return {};
   if (Share(scales.num_highest, scales.count) > kMaxCutOff && Saturated(weight) > kMaxSaturated) {

@@ -22,6 +22,7 @@ struct ScaleStatistics {
   double lowest = 0;        // Least of those that are not zero.
   double median = 0;
   double highest = 0;
+  double next = 0;  // The highest but one block's.
 };
 ScaleStatistics MeasureScales(const Weight& weight);
 

@@ -26,12 +26,8 @@ constexpr double kNearPower = 0.15;
 constexpr double kAlike = 3.2;
 constexpr double kMedianAlike = 4;
 constexpr double kUnlike = 1.2;
-constexpr int kFirstJudged = 2;  // The first layers read embeddings, and may go their own way.
-constexpr double kSigned = 0.7;  // Mean over RMS: 1 for numbers of one sign and size.
-// Blocks of rows or columns that share their scales: so much larger than all others, and by more than these differ.
-constexpr int64_t kMinBlockSize = 16;
-constexpr size_t kFewestBlocks = 4;
-const double kMinBlockLead = std::log(3.5);
+constexpr int kFirstJudged = 2;   // The first layers read embeddings, and may go their own way.
+constexpr double kSigned = 0.7;   // Mean over RMS: 1 for numbers of one sign and size.
 constexpr double kMinSpread = 8;  // A bias's, over the next widest.
 constexpr int64_t kMostElements = int64_t{96} << 20;
 
@@ -83,6 +79,8 @@ void StrayLayers::AddShape(int layer, const std::string& module, const Weight& w
   std::vector<double> rows(static_cast<size_t>(weight.rows));
   std::vector<double> columns(static_cast<size_t>(weight.cols));
   std::vector<float> row(columns.size());
+  const bool has_blocks = weight.format == WeightFormat::kFp8Block;
+  BlockSquares blocks(weight);
   for (size_t i = 0; i < rows.size(); ++i) {
     DequantizeRow(weight, static_cast<int64_t>(i), row.data());
     for (size_t j = 0; j < row.size(); ++j) {
@@ -90,43 +88,16 @@ void StrayLayers::AddShape(int layer, const std::string& module, const Weight& w
       rows[i] += square;
       columns[j] += square;
     }
+    if (has_blocks) blocks.AddRow(row);
   }
   constexpr double kLeast = 1e-30;  // A row of zeros is another check's.
   for (std::vector<double>* sums : {&rows, &columns}) {
     if (!std::ranges::all_of(*sums, [](double sum) { return std::isfinite(sum); })) return;
     for (double& sum : *sums) sum = std::log(sum + kLeast);
   }
-  if (weight.format == WeightFormat::kFp8Block) {
-    FindOddBlocks(layer, module, rows, weight.block_rows, "rows");
-    FindOddBlocks(layer, module, columns, weight.block_cols, "columns");
-  }
+  if (has_blocks) odd_blocks_.Add(layer, module, rows, columns, blocks);
   rows_[module][layer] = Centred(std::move(rows));
   columns_[module][layer] = Centred(std::move(columns));
-}
-
-void StrayLayers::FindOddBlocks(int layer, const std::string& module, std::span<const double> logs,
-                                int64_t size, std::string_view side) {
-  const auto length = static_cast<size_t>(size);
-  const size_t count = logs.size() / length;
-  if (size < kMinBlockSize || count < kFewestBlocks) return;
-  // Half the mean of the logarithms of squares, which one large row does not move.
-  std::vector<std::pair<double, size_t>> sizes;
-  for (size_t i = 0; i < count; ++i) {
-    const auto block = logs.subspan(i * length, length);
-    sizes.emplace_back(std::accumulate(block.begin(), block.end(), 0.0) / (2 * static_cast<double>(length)),
-                       i);
-  }
-  std::ranges::sort(sizes);
-  const double below = sizes[1].first - sizes[0].first;
-  const double above = sizes[count - 1].first - sizes[count - 2].first;
-  const double lead = std::max(below, above);
-  if (lead < kMinBlockLead || lead < sizes[count - 2].first - sizes[1].first) return;
-  const size_t first = (above > below ? sizes.back() : sizes.front()).second * length;
-  odd_blocks_.push_back(
-      {layer, module,
-       fmt::format("has {} {}..{} that are {:.3g} times as {} as any others, the size of a block: are its "
-                   "scales wrong?",
-                   side, first, first + length - 1, std::exp(lead), above > below ? "large" : "small")});
 }
 
 void StrayLayers::AddVector(int layer, const std::string& module, std::span<const float> values) {
@@ -209,7 +180,7 @@ void StrayLayers::FindShapes(const std::string& module, const Values& profiles, 
 std::vector<StrayLayer> StrayLayers::Find() const {
   std::vector<StrayLayer> found;
   if (!trained()) return found;
-  found = odd_blocks_;
+  found = odd_blocks_.Find();
   for (const auto& [module, values] : sizes_) FindSizes(module, values, /*is_norm=*/false, found);
   for (const auto& [module, values] : norm_sizes_) FindSizes(module, values, /*is_norm=*/true, found);
   for (const auto& [module, profiles] : rows_) FindShapes(module, profiles, "rows", found);

@@ -13,21 +13,17 @@
 #include <string>
 #include <vector>
 
+#include "diag/checks/tensors/odd_blocks.h"
+#include "diag/checks/tensors/stray.h"
 #include "formats/weight.h"
 
 namespace dsv4::diag {
-
-struct StrayLayer {
-  int layer = -1;
-  std::string module;
-  std::string text;  // The difference.
-};
 
 class StrayLayers {
  public:
   // Several tensors of one module and layer, as experts are, count as their median.
   void AddSize(int layer, const std::string& module, double rms, bool is_norm);
-  // By row and by column, in logarithms. Of blocks that share their scales, the one that is unlike all others. Nothing where a weight is so
+  // By row and by column, in logarithms. Blocks that share their scales are odd_blocks.h's. Nothing where a weight is so
   // large that it would take long.
   void AddShape(int layer, const std::string& module, const Weight& weight);
   void AddNorm(int layer, const std::string& module, std::span<const float> values);
@@ -49,10 +45,6 @@ class StrayLayers {
   void FindShapes(const std::string& module, const Values& profiles, std::string_view side,
                   std::vector<StrayLayer>& found) const;
 
-  // Logarithms of the squares of rows or columns, in blocks of `size`.
-  void FindOddBlocks(int layer, const std::string& module, std::span<const double> logs, int64_t size,
-                     std::string_view side);
-
   std::map<std::string, Values> sizes_;
   std::map<std::string, Values> norm_sizes_;
   std::map<std::string, Values> rows_;
@@ -62,7 +54,7 @@ class StrayLayers {
   std::map<std::string, std::map<int, bool>> constant_vectors_;
   std::map<std::string, std::map<int, double>> signs_;    // Mean over RMS.
   std::map<std::string, std::map<int, double>> spreads_;  // About the mean.
-  std::vector<StrayLayer> odd_blocks_;
+  OddBlocks odd_blocks_;
 };
 
 }  // namespace dsv4::diag
