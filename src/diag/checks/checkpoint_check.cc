@@ -12,6 +12,8 @@
 #include "diag/checks/tensors/gate_up_order.h"
 #include "diag/checks/tensors/holes.h"
 #include "diag/checks/tensors/input_scales.h"
+#include "diag/checks/tensors/neighbours.h"
+#include "diag/checks/tensors/norm_ties.h"
 #include "diag/checks/tensors/scale_survey.h"
 #include "diag/checks/tensors/stored_values.h"
 #include "diag/checks/tensors/stray_layer.h"
@@ -388,7 +390,9 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   complain_of(holes.found);
   // Random weights may repeat each other, and go along or not by chance.
   const bool trained = !random && survey.strays().trained();
-  if (trained) complain_of(LookForCopies(weights, resolved));
+  if (trained) {
+    complain_of(LookForCopies(weights, resolved));
+  }
   const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
   complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());
   const GateUpOrder order = LookAtGateUpOrder(weights.layers);
@@ -407,6 +411,10 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   }
   const Ties ties = trained ? LookForBrokenTies(weights.layers) : Ties();
   complain_of(ties.found);
+  if (trained) {
+    complain_of(LookForExchangedNorms(weights.layers));
+    complain_of(LookForExchangedNeighbours(weights.layers));
+  }
   // A toy of a few layers is no member of the family, whatever its weights look like.
   constexpr size_t kFewestLayers = 4;
   if (trained && weights.layers.size() >= kFewestLayers) {

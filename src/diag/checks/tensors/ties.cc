@@ -6,74 +6,18 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 
-#include "base/text.h"
+#include "diag/checks/tensors/profiles.h"
 #include "diag/statistics.h"
 
 namespace dsv4::diag {
 namespace {
 
-constexpr int64_t kSampledRows = 1024;  // Enough to measure columns.
 constexpr size_t kFewestLayers = 4;
 constexpr double kTied = 5.5;   // The middle layer's correlation, of a kind that says something.
 constexpr double kAnyTied = 4;  // The least of all but the odd ones.
 constexpr double kBroken = 2;   // Most that chance gives.
 constexpr int64_t kMostExpertBytes = int64_t{4} << 30;
-
-// Logarithms of sizes, about their mean, of length 1; empty where a value is no number or all are alike.
-using Profile = std::vector<float>;
-
-Profile Standard(std::vector<double> sizes) {
-  for (double& size : sizes) size = std::log(size + 1e-24);
-  const auto count = static_cast<double>(sizes.size());
-  const double mean = std::accumulate(sizes.begin(), sizes.end(), 0.0) / count;
-  double squares = 0;
-  for (double& size : sizes) {
-    size -= mean;
-    squares += size * size;
-  }
-  if (!std::isfinite(squares) || squares < 1e-12 * count) return {};
-  Profile profile(sizes.size());
-  std::ranges::transform(sizes, profile.begin(),
-                         [&](double size) { return static_cast<float>(size / std::sqrt(squares)); });
-  return profile;
-}
-
-Profile OfRows(const Weight& weight) {
-  std::vector<float> row(static_cast<size_t>(weight.cols));
-  std::vector<double> sizes(static_cast<size_t>(weight.rows));
-  for (int64_t i = 0; i < weight.rows; ++i) {
-    DequantizeRow(weight, i, row.data());
-    for (const float value : row) sizes[static_cast<size_t>(i)] += double{value} * double{value};
-  }
-  return Standard(std::move(sizes));
-}
-
-Profile OfColumns(const Weight& weight) {
-  std::vector<float> row(static_cast<size_t>(weight.cols));
-  std::vector<double> sizes(static_cast<size_t>(weight.cols));
-  const int64_t count = std::min(kSampledRows, weight.rows);
-  for (int64_t i = 0; i < count; ++i) {
-    DequantizeRow(weight, i * weight.rows / count, row.data());
-    for (size_t j = 0; j < row.size(); ++j) sizes[j] += double{row[j]} * double{row[j]};
-  }
-  return Standard(std::move(sizes));
-}
-
-Profile OfNumbers(const TensorView& numbers, int64_t begin, int64_t count) {
-  const float* const values = numbers.as<const float>() + begin;
-  std::vector<double> sizes(static_cast<size_t>(count));
-  std::transform(values, values + count, sizes.begin(), [](float x) { return double{x} * double{x}; });
-  return Standard(std::move(sizes));
-}
-
-// Correlation in standard deviations from chance; 0 where there is nothing to compare.
-double Tie(const Profile& rows, const Profile& columns) {
-  if (rows.empty() || rows.size() != columns.size()) return 0;
-  return std::inner_product(rows.begin(), rows.end(), columns.begin(), 0.0) *
-         std::sqrt(static_cast<double>(rows.size()));
-}
 
 using Part = std::function<const Weight&(const model::LayerWeights&)>;
 
@@ -84,8 +28,8 @@ void LookAtLayers(const std::vector<model::LayerWeights>& layers, const char* ma
   std::vector<Profile> columns;
   std::vector<double> own;
   for (const model::LayerWeights& layer : layers) {
-    rows.push_back(OfRows(maker(layer)));
-    columns.push_back(OfColumns(reader(layer)));
+    rows.push_back(RowProfile(maker(layer)));
+    columns.push_back(ColumnProfile(reader(layer)));
     own.push_back(Tie(rows.back(), columns.back()));
   }
   const double typical = Median(own);
@@ -125,7 +69,7 @@ struct Member {
   Profile reader;
 };
 
-double Tie(const Member& maker, const Member& reader) {
+double TieOf(const Member& maker, const Member& reader) {
   double sum = 0;
   for (const Profile& rows : maker.makers) sum += Tie(rows, reader.reader);
   return sum / std::sqrt(static_cast<double>(maker.makers.size()));
@@ -139,8 +83,8 @@ void LookForExchanges(const std::vector<Member>& members, const char* makers_nam
       const Member& a = members[i];
       const Member& b = members[j];
       if (a.layer != b.layer && a.number != b.number) continue;
-      const double crossed = std::min(Tie(a, b), Tie(b, a));
-      if (crossed < kAnyTied || std::max(Tie(a, a), Tie(b, b)) > crossed - kMargin) continue;
+      const double crossed = std::min(TieOf(a, b), TieOf(b, a));
+      if (crossed < kAnyTied || std::max(TieOf(a, a), TieOf(b, b)) > crossed - kMargin) continue;
       ties.found.push_back({a.layer, a.name,
                             fmt::format("and {} are tied to each other's {}, and not to their own: they are "
                                         "exchanged",
@@ -163,8 +107,8 @@ void LookAtExperts(const std::vector<model::LayerWeights>& layers, Ties& ties) {
       members.push_back({static_cast<int>(i),
                          j,
                          fmt::format("layers.{}.ffn.experts.{}.w2", i, j),
-                         {OfRows(expert.w1), OfRows(expert.w3)},
-                         OfColumns(expert.w2)});
+                         {RowProfile(expert.w1), RowProfile(expert.w3)},
+                         ColumnProfile(expert.w2)});
     }
   }
   LookForExchanges(members, "w1 and w3", ties);
@@ -177,8 +121,8 @@ void LookAtCompressors(const std::vector<model::LayerWeights>& layers, Ties& tie
     members.push_back({static_cast<int>(i),
                        0,
                        fmt::format("layers.{}.attn.compressor.wkv", i),
-                       {OfNumbers(layers[i].attn_norm, 0, layers[i].attn_norm.num_elements())},
-                       OfColumns(layers[i].compressor->wkv)});
+                       {NumberProfile(layers[i].attn_norm, 0, layers[i].attn_norm.num_elements())},
+                       ColumnProfile(layers[i].compressor->wkv)});
   }
   LookForExchanges(members, "attn_norm", ties);
 }
@@ -194,8 +138,8 @@ void LookAtNgramKeys(const std::vector<model::LayerWeights>& layers, Ties& ties)
       members.push_back({static_cast<int>(i),
                          static_cast<size_t>(stream),
                          fmt::format("layers.{}.engram.wkv (stream {})", i, stream),
-                         {OfRows(layers[i].engram->wkv.Rows(stream * width, (stream + 1) * width))},
-                         OfNumbers(keys, stream * width, width)});
+                         {RowProfile(layers[i].engram->wkv.Rows(stream * width, (stream + 1) * width))},
+                         NumberProfile(keys, stream * width, width)});
     }
   }
   LookForExchanges(members, "k_weight", ties);
