@@ -255,6 +255,46 @@ class Damaged(WithDirectory):
         self.expect_finding(cut_off, place + "has the largest possible scale, 448, in 2048 of 2048 blocks")
         self.expect_finding(subnormal, place + "has subnormal scales in 2048 of 2048 blocks")
 
+    def test_layers_and_halves_that_changed_places(self):
+        exchange, exchange_layers = weight_faults.exchange, weight_faults.exchange_layers
+        for model in (TINY, TINY_V41):
+            for name, text in (("attn_norm", "attn.wq_a and attn.wkv"), ("ffn_norm", "experts"), ("attn.q_norm", "attn.wq_a and attn.wq_b")):
+                with self.subTest(model=model.name, name=name):
+                    self.expect_finding(lambda copy, name=name: exchange_layers(copy, 2, 4, name.replace(".", r"\.") + r"\.weight"),
+                                        f"layers.2.{name} and layers.4.{name} go along with each other's {text}", source=model)
+            self.expect_finding(lambda copy: exchange(copy, "layers.4.attn_norm.weight", "layers.4.ffn_norm.weight"),
+                                "checkpoint: finding: layers.4.attn_norm is", "times as far from all other layers' as from their ffn_norm", source=model)
+            self.expect_finding(lambda copy: exchange_layers(copy, 2, 5, "hc_attn_fn"), "layers.2.hc_attn_fn and layers.5.hc_attn_fn are more like", source=model)
+            self.expect_finding(lambda copy: exchange(copy, "layers.2.attn.compressor.wkv.weight", "layers.2.attn.compressor.wgate.weight"),
+                                "checkpoint: finding: layers.2.attn.compressor the rows of wkv share a direction", source=model)
+
+    def test_scales_of_single_blocks(self):
+        def block(copy):
+            copy.bytes("layers.3.attn.wo_b.scale")[3 * 8 + 5] += 1
+
+        column = weight_faults.times_e8m0_column
+        self.expect_finding(lambda copy: column(copy, "layers.3.attn.wq_a.scale", 1, 1), "layers.3.attn.wq_a has columns ")
+        self.expect_finding(block, "layers.3.attn.wo_b has a block (scale 29) that is", source=TINY_V41)
+
+    def test_one_number_far_out_and_copied_vectors(self):
+        def lone(copy):
+            weight_faults.write(copy, "layers.3.attn.attn_sink", "f", [900.0, *weight_faults.numbers(copy, "layers.3.attn.attn_sink", "f")[1:]])
+
+        def flipped(copy):
+            copy.bytes("head.weight")[2 * (256 * 77 + 3) + 1] ^= 0x40  # The highest bit of the exponent.
+
+        def small(copy):
+            copy.bytes("layers.4.attn_norm.weight")[2 * 9 + 1] ^= 0x20
+
+        def copied(copy):
+            copy.bytes("layers.5.attn.attn_sink")[:] = bytes(copy.bytes("layers.2.attn.attn_sink"))
+
+        for model in (TINY, TINY_V41):
+            self.expect_finding(lone, "checkpoint: finding: layers.3.attn.attn_sink holds 900 in row 0, column 0", source=model)
+            self.expect_finding(flipped, "head.weight holds ", "in row 77, column 3", source=model)
+            self.expect_finding(small, "layers.4.attn_norm.weight holds ", "in column 9, where the next least is", source=model)
+            self.expect_finding(copied, "layers.5.attn.attn_sink has the bytes of layers.2.attn.attn_sink", source=model)
+
     def test_parts_that_were_never_written(self):
         def zero(name, begin, end):
             def damage(copy):

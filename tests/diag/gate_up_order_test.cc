@@ -127,5 +127,21 @@ TEST_F(GateUpOrderTest, SwapsAreNamed) {
             (Names{"layers.0.ffn.experts.5", "layers.1.ffn.experts", "layers.2.ffn.shared_experts"}));
 }
 
+TEST(SwappedCompressorsTest, AreNamedAndHealthyOnesPass) {
+  std::mt19937 random(6);
+  Matrix gate = Rows(random, 0.3F);
+  Matrix kv = Rows(random, 0.3F);
+  TossSigns(random, kv);
+  std::vector<model::LayerWeights> layers(2);
+  layers[0].compressor = model::CompressorWeights{.wkv = kv.View(), .wgate = gate.View()};
+  layers[1].key_compressor = layers[0].compressor;
+  EXPECT_TRUE(diag::LookForSwappedCompressors(layers).empty());
+  std::swap(layers[1].key_compressor->wkv, layers[1].key_compressor->wgate);
+  const std::vector<diag::Hole> found = diag::LookForSwappedCompressors(layers);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].layer, 1);
+  EXPECT_EQ(found[0].name, "layers.1.attn.indexer.compressor");
+}
+
 }  // namespace
 }  // namespace dsv4::testing

@@ -12,6 +12,7 @@
 #include "diag/checks/tensors/gate_up_order.h"
 #include "diag/checks/tensors/holes.h"
 #include "diag/checks/tensors/input_scales.h"
+#include "diag/checks/tensors/lone_numbers.h"
 #include "diag/checks/tensors/neighbours.h"
 #include "diag/checks/tensors/norm_ties.h"
 #include "diag/checks/tensors/scale_survey.h"
@@ -392,6 +393,8 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   const bool trained = !random && survey.strays().trained();
   if (trained) {
     complain_of(LookForCopies(weights, resolved));
+    complain_of(LookForLoneNumbers(weights, resolved));
+    complain_of(LookForSwappedCompressors(weights.layers));
   }
   const InputScales inputs = LookAtInputScales(*weights.checkpoint, resolved);
   complaints.insert(complaints.end(), inputs.findings.begin(), inputs.findings.end());

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "diag/statistics.h"
 
@@ -165,6 +166,25 @@ GateUpOrder LookAtGateUpOrder(const std::vector<model::LayerWeights>& layers) {
     order.swapped.insert(order.swapped.end(), alone.begin(), alone.end());
   }
   return order;
+}
+
+std::vector<Hole> LookForSwappedCompressors(const std::vector<model::LayerWeights>& layers) {
+  std::vector<Hole> found;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    for (const auto& [name, part] : {std::pair("attn.compressor", &layers[i].compressor),
+                                     std::pair("attn.indexer.compressor", &layers[i].key_compressor)}) {
+      if (!*part || (*part)->wgate.rows == 0) continue;
+      const double kv = CommonDirection((*part)->wkv);
+      const double gate = CommonDirection((*part)->wgate);
+      if (kv < kManyZ || gate > std::max(kNoZ, kv / 3)) continue;
+      found.push_back(
+          {static_cast<int>(i), fmt::format("layers.{}.{}", i, name),
+           fmt::format("the rows of wkv share a direction ({:.3g} standard deviations from chance), "
+                       "those of wgate do not ({:.3g}): the two are exchanged",
+                       kv, gate)});
+    }
+  }
+  return found;
 }
 
 std::string GateUpName(const GateUp& group) {

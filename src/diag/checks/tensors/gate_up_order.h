@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "diag/checks/tensors/holes.h"
 #include "diag/report/plot.h"
 #include "model/checkpoint/weights.h"
 
@@ -51,6 +52,9 @@ GateUpOrder LookAtGateUpOrder(const std::vector<model::LayerWeights>& layers);
 
 // "layers.3.ffn.experts": in the names of the release.
 std::string GateUpName(const GateUp& group);
+
+// Compressors of entries and keys have the same two kinds. Any row of wkv may change sign with what reads it, and rows of wgate cannot.
+std::vector<Hole> LookForSwappedCompressors(const std::vector<model::LayerWeights>& layers);
 
 Plot GateUpPlot(const GateUpOrder& order);
 

@@ -57,12 +57,27 @@ std::optional<int64_t> FirstNonNumber(std::span<const std::byte> bytes, DType dt
   }
 }
 
+// Numbers in one row that are not all the same: norms, sinks, biases, offsets. Those of pictures and of n-grams may be alike.
+bool IsDistinctVector(const io::StoredTensor& tensor) {
+  constexpr int64_t kFewest = 3;
+  const std::string_view name = tensor.name;
+  const auto size = static_cast<size_t>(ElementBytes(*tensor.dtype));
+  if (tensor.dims.size() != 1 || tensor.dims[0] < kFewest || name.ends_with("_vl") ||
+      name.find("engram") != std::string_view::npos)
+    return false;
+  for (size_t at = size; at + size <= tensor.bytes.size(); at += size) {
+    if (std::memcmp(tensor.bytes.data() + at, tensor.bytes.data(), size) != 0) return true;
+  }
+  return false;
+}
+
 bool MayBeCopied(const io::StoredTensor& tensor) {
   const std::string_view name = tensor.name;
   const auto says = [&](std::string_view part) { return name.find(part) != std::string_view::npos; };
-  if (tensor.dims.size() < 2 || static_cast<int64_t>(tensor.bytes.size()) < kChunk || says("scale"))
-    return false;
+  if (says("scale") && !says("hc_")) return false;
   if (*tensor.dtype == DType::kI32 || *tensor.dtype == DType::kI64) return false;
+  if (tensor.dims.size() < 2) return IsDistinctVector(tensor);
+  if (static_cast<int64_t>(tensor.bytes.size()) < kChunk) return false;
   if (!says("engram") && (says("embed") || says("head") || says("tok_emb"))) return false;
   const std::byte first = tensor.bytes[0];
   return std::any_of(tensor.bytes.begin(), tensor.bytes.begin() + kChunk,
@@ -105,7 +120,8 @@ std::vector<Hole> LookForCopies(const model::ModelWeights& weights,
   for (const auto& [read, layer] : TensorsRead(weights, resolved)) {
     const io::StoredTensor& tensor = *read;
     if (!tensor.dtype || !MayBeCopied(tensor)) continue;
-    const std::string_view head(reinterpret_cast<const char*>(tensor.bytes.data()), kChunk);
+    const std::string_view head(reinterpret_cast<const char*>(tensor.bytes.data()),
+                                std::min(tensor.bytes.size(), static_cast<size_t>(kChunk)));
     const std::tuple key(*tensor.dtype, tensor.dims.back(), std::hash<std::string_view>()(head));
     const auto [first, last] = seen.equal_range(key);
     const auto copy = std::find_if(first, last, [&](const auto& entry) {

@@ -13,7 +13,7 @@ namespace dsv4::diag {
 std::vector<Hole> LookForNonNumbers(const model::ModelWeights& weights,
                                     const model::ResolvedCheckpoint& resolved);
 
-// Matrices and tables whose bytes are those of another one, as a merge leaves that takes the wrong layer. Embeddings and heads may be
+// Matrices, tables and vectors whose bytes are those of another one, as a merge leaves that takes the wrong layer. Embeddings and heads may be
 // alike. 64 MiB of a pair are compared.
 std::vector<Hole> LookForCopies(const model::ModelWeights& weights,
                                 const model::ResolvedCheckpoint& resolved);
