@@ -268,6 +268,13 @@ class Damaged(WithDirectory):
             self.expect_finding(lambda copy: exchange(copy, "layers.2.attn.compressor.wkv.weight", "layers.2.attn.compressor.wgate.weight"),
                                 "checkpoint: finding: layers.2.attn.compressor the rows of wkv share a direction", source=model)
 
+    def test_experts_out_of_order(self):
+        def nibbles(copy):
+            for expert in weight_faults.experts(copy, [3], range(8)):
+                weight_faults.each_byte(copy, expert + "w2.weight", lambda b: b >> 4 | b << 4 & 255)
+
+        self.expect_finding(nibbles, "checkpoint: finding: layers.3.ffn.experts w2 has columns in another order", source=TINY_V41)
+
     def test_scales_of_single_blocks(self):
         def block(copy):
             copy.bytes("layers.3.attn.wo_b.scale")[3 * 8 + 5] += 1

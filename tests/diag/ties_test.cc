@@ -7,6 +7,7 @@
 #include <cmath>
 #include <deque>
 #include <random>
+#include <string>
 
 #include "tensor/tensor.h"
 
@@ -95,6 +96,22 @@ TEST_F(TiesTest, ExpertsThatExchangedAMatrixAreNamed) {
   ASSERT_EQ(ties.found.size(), 1U);
   EXPECT_EQ(ties.found[0].name, "layers.3.ffn.experts.0.w2");
   EXPECT_THAT(ties.found[0].text, HasSubstr("and layers.3.ffn.experts.2.w2 are tied to each other's"));
+}
+
+TEST_F(TiesTest, AMatrixOfAllExpertsOutOfOrderIsNamed) {
+  for (const char* name : {"w3", "w2", "w1"}) {
+    std::vector<model::LayerWeights> layers = Layers(4, 0.3F);
+    for (model::ExpertWeights& expert : layers[2].experts) {
+      if (name[1] == '1') expert.w1 = Matrix(kHidden, kDim, Sizes(0.3F));
+      if (name[1] == '2') expert.w2 = Matrix(kDim, kHidden, Sizes(0.3F));
+      if (name[1] == '3') expert.w3 = Matrix(kHidden, kDim, Sizes(0.3F));
+    }
+    const diag::Ties ties = diag::LookForBrokenTies(layers);
+    ASSERT_EQ(ties.found.size(), 1U) << name;
+    EXPECT_EQ(ties.found[0].layer, 2);
+    EXPECT_EQ(ties.found[0].name, std::string("layers.2.ffn.experts ") + name);
+    EXPECT_THAT(ties.found[0].text, HasSubstr("in another order than the other two"));
+  }
 }
 
 TEST_F(TiesTest, ThreeLayersAreTooFewToJudgeOne) {

@@ -302,6 +302,11 @@ std::string OddNumber(const model::ModelConfig& config) {
     expect("rope_scaling.beta_slow", config.compress_rope.beta_slow, {1});
   }
   if (config.engram) expect("engram_pad_token_id", static_cast<double>(config.engram->pad_token_id), {2});
+  constexpr int64_t kFewestChosen = 32;
+  if (config.index_topk < kFewestChosen) {
+    odd.push_back(fmt::format("config.json, index_topk: {}; models of this family choose {} entries and more",
+                              config.index_topk, kFewestChosen));
+  }
   const int64_t candidates = config.candidate_topk_blocks * config.candidate_block_size;
   if (candidates > 0 && candidates < config.index_topk) {
     odd.push_back(

@@ -93,6 +93,42 @@ void LookForExchanges(const std::vector<Member>& members, const char* makers_nam
   }
 }
 
+// Rows of w1 and w3 and columns of w2 meet in the same hidden elements. Where two of the three go along in a layer's experts, and the third
+// with neither, it is out of order: its codes, its scales or its rows.
+void LookForOneOutOfOrder(const std::vector<Member>& members, size_t num_layers, Ties& ties) {
+  constexpr double kTwoGoAlong = 5;
+  constexpr double kChance = 3;
+  struct Layer {
+    double count = 0;
+    double w1_w2 = 0;
+    double w3_w2 = 0;
+    double w1_w3 = 0;
+  };
+  std::vector<Layer> layers(num_layers);
+  for (const Member& member : members) {
+    Layer& layer = layers[static_cast<size_t>(member.layer)];
+    ++layer.count;
+    layer.w1_w2 += Tie(member.makers[0], member.reader);
+    layer.w3_w2 += Tie(member.makers[1], member.reader);
+    layer.w1_w3 += Tie(member.makers[0], member.makers[1]);
+  }
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const double root = std::sqrt(std::max(layers[i].count, 1.0));
+    const auto look = [&](const char* name, const char* side, double others, double a, double b) {
+      if (others < kTwoGoAlong * root || std::max(a, b) > std::min(kChance * root, others / 3)) return;
+      ties.found.push_back(
+          {static_cast<int>(i), fmt::format("layers.{}.ffn.experts {}", i, name),
+           fmt::format(
+               "has {} in another order than the other two of its experts ({:.1f} and {:.1f} standard "
+               "deviations from chance, these {:.1f}): are its codes or scales?",
+               side, a / root, b / root, others / root)});
+    };
+    look("w1", "rows", layers[i].w3_w2, layers[i].w1_w2, layers[i].w1_w3);
+    look("w2", "columns", layers[i].w1_w3, layers[i].w1_w2, layers[i].w3_w2);
+    look("w3", "rows", layers[i].w1_w2, layers[i].w3_w2, layers[i].w1_w3);
+  }
+}
+
 void LookAtExperts(const std::vector<model::LayerWeights>& layers, Ties& ties) {
   int64_t num_bytes = 0;
   for (const model::LayerWeights& layer : layers) {
@@ -112,6 +148,7 @@ void LookAtExperts(const std::vector<model::LayerWeights>& layers, Ties& ties) {
     }
   }
   LookForExchanges(members, "w1 and w3", ties);
+  LookForOneOutOfOrder(members, layers.size(), ties);
 }
 
 void LookAtCompressors(const std::vector<model::LayerWeights>& layers, Ties& ties) {
