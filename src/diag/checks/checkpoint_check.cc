@@ -304,7 +304,7 @@ std::string OddNumber(const model::ModelConfig& config) {
   if (config.engram) expect("engram_pad_token_id", static_cast<double>(config.engram->pad_token_id), {2});
   constexpr int64_t kFewestChosen = 32;
   if (config.index_topk < kFewestChosen) {
-    odd.push_back(fmt::format("config.json, index_topk: {}; models of this family choose {} entries and more",
+    odd.push_back(fmt::format("config.json, index_topk: {}; models of this family choose {} and more",
                               config.index_topk, kFewestChosen));
   }
   const int64_t candidates = config.candidate_topk_blocks * config.candidate_block_size;

@@ -93,8 +93,8 @@ void LookForExchanges(const std::vector<Member>& members, const char* makers_nam
   }
 }
 
-// Rows of w1 and w3 and columns of w2 meet in the same hidden elements. Where two of the three go along in a layer's experts, and the third
-// with neither, it is out of order: its codes, its scales or its rows.
+// Rows of w1 and w3 and columns of w2 meet in the same hidden elements. Where only two of the three go along in a layer, the third is out
+// of order: its codes, its scales or its rows.
 void LookForOneOutOfOrder(const std::vector<Member>& members, size_t num_layers, Ties& ties) {
   constexpr double kTwoGoAlong = 5;
   constexpr double kChance = 3;

@@ -18,7 +18,7 @@ struct Ties {
 
 // Compares the logarithms of sizes by correlation, in standard deviations from chance. Query latents (wq_a, wq_b) and output latents (wo_a,
 // wo_b): one layer is told where nearly all others have the tie, 4 layers at least. Experts' w2, up to 4 GiB of them, compressors and the keys
-// of n-grams: where two have changed places, and w1, w2 or w3 of a layer where it is out of order. Weights without ties (random ones for example) say nothing.
+// of n-grams: where two have changed places. All experts of a layer: w1, w2 or w3 that is out of order. Weights without ties say nothing.
 Ties LookForBrokenTies(const std::vector<model::LayerWeights>& layers);
 
 }  // namespace dsv4::diag
