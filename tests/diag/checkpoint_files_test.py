@@ -139,6 +139,7 @@ class Damaged(WithDirectory):
 
         self.expect_finding(configured(rope_theta=1000000), "config.json, rope_theta: 1000000; with all its other numbers")
         self.expect_finding(configured(sliding_window=16), "config.json, sliding_window: 16;")
+        self.expect_finding(configured(index_topk=4), "config.json, index_topk: 4; models of this family choose 32 and more")
         self.expect_finding(configured(routed_scaling_factor=1.0), "config.json, routed_scaling_factor: 1; with all its other numbers models of this "
                                                                    "family have 1.5 or 2.5")
         self.expect_pass(configured(rope_theta=20000, compress_rope_theta=80000, sliding_window=64))  # Another recipe.

@@ -279,8 +279,8 @@ Table ModuleTable(const std::vector<Measured>& linears, const std::map<std::stri
 }
 
 // The one number of the configuration that is not the family's, where all others are. Empty where there is none, or several: then it is
-// another recipe. Weights that were trained with one number answer otherwise with another.
-std::string OddNumber(const model::ModelConfig& config) {
+// another recipe. Weights that were trained with one number answer otherwise with another. Few choices are a toy's, whose weights have no ties.
+std::string OddNumber(const model::ModelConfig& config, bool has_ties) {
   std::vector<std::string> odd;
   const auto expect = [&](const char* key, double got, std::vector<double> wanted) {
     if (std::ranges::find(wanted, got) != wanted.end()) return;
@@ -303,7 +303,7 @@ std::string OddNumber(const model::ModelConfig& config) {
   }
   if (config.engram) expect("engram_pad_token_id", static_cast<double>(config.engram->pad_token_id), {2});
   constexpr int64_t kFewestChosen = 32;
-  if (config.index_topk < kFewestChosen) {
+  if (has_ties && config.index_topk < kFewestChosen) {
     odd.push_back(fmt::format("config.json, index_topk: {}; models of this family choose {} and more",
                               config.index_topk, kFewestChosen));
   }
@@ -426,7 +426,7 @@ Result<CheckReport> CheckCheckpoint(const model::ModelConfig& config, const mode
   // A toy of a few layers is no member of the family, whatever its weights look like.
   constexpr size_t kFewestLayers = 4;
   if (trained && weights.layers.size() >= kFewestLayers) {
-    if (const std::string odd = OddNumber(config); !odd.empty()) complaints.push_back(odd);
+    if (const std::string odd = OddNumber(config, ties.any); !odd.empty()) complaints.push_back(odd);
   }
 
   report.evidence = {

@@ -44,6 +44,7 @@ void LookAtLayers(const std::vector<model::LayerWeights>& layers, const char* ma
   }
   ties.evidence += fmt::format("{}{} and {} go along, by {:.1f} standard deviations in the middle layer",
                                ties.evidence.empty() ? "" : "; ", maker_name, reader_name, typical);
+  ties.any = ties.any || typical >= kTied;
   if (typical < kTied || least < kAnyTied || broken.size() > std::max<size_t>(2, layers.size() / 8)) return;
   for (const size_t i : broken) {
     std::string text = fmt::format(

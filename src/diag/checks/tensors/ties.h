@@ -14,6 +14,7 @@ namespace dsv4::diag {
 struct Ties {
   std::vector<Hole> found;
   std::string evidence;
+  bool any = false;  // Between latents of queries or outputs; random weights have none.
 };
 
 // Compares the logarithms of sizes by correlation, in standard deviations from chance. Query latents (wq_a, wq_b) and output latents (wo_a,
