@@ -13,11 +13,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import machine
 from engine_process import EngineError
 from rival_install import last_lines
 
 LINES_OF_LOG = 40
 SECONDS_TO_END = 15
+SECONDS_OF_SILENCE = 60  # Of a wait that says nothing: vLLM compiles for minutes where its caches are empty.
 
 
 def free_port() -> int:
@@ -40,7 +42,8 @@ class HttpServer:
                 raise EngineError(f"{name}: {error}") from None
 
     def wait(self, seconds: float) -> float:
-        """Seconds since it was started."""
+        """Seconds since it was started. Now and then it says what the server wrote last."""
+        told = time.monotonic()
         while True:
             if self.process.poll() is not None:
                 raise EngineError(f"{self.name}: its server ended with {self.process.returncode} before it was ready{self._end_of_log()}")
@@ -50,6 +53,9 @@ class HttpServer:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5) as reply:
                 if reply.status == 200:
                     return taken
+            if time.monotonic() - told >= SECONDS_OF_SILENCE:
+                told = time.monotonic()
+                machine.say(f"compare: {self.name} is not ready after {taken:.0f} s: {last_lines(self.log.read_text(errors='replace'), 1)}")
             time.sleep(0.2)
 
     def ask(self, path: str, body: dict) -> dict:

@@ -240,6 +240,16 @@ class Servers(WithFolder):
         with self.assertRaisesRegex(EngineError, "vLLM: its server is not ready after 1 s"):
             self.run_it(self.comparison(0.01, "--rival-options=--mute", "--start-seconds", "1"))
 
+    def test_a_long_wait_says_what_the_server_wrote_last(self) -> None:
+        program = self.program("slow", "import time\nprint('compiles a kernel', flush=True)\ntime.sleep(600)")
+        server = http_server.HttpServer("vLLM", [str(program)], http_server.free_port(), self.folder / "log")
+        told = io.StringIO()
+        with mock.patch.object(http_server, "SECONDS_OF_SILENCE", 0.5), contextlib.redirect_stderr(told), self.assertRaises(EngineError):
+            server.wait(2)
+        server.stop()
+        self.assertIn("vLLM is not ready after", told.getvalue())
+        self.assertIn("compiles a kernel", told.getvalue())
+
     def test_a_server_ends_with_its_engine(self) -> None:
         program = self.program("both", "import subprocess, sys, time\nchild = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
                                f"open({str(self.folder / 'child')!r}, 'w').write(str(child.pid))\ntime.sleep(600)")
