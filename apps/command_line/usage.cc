@@ -189,11 +189,11 @@ void DescribeUsage(Commands& commands, const Settings& settings) {
 
 void RefuseEmptyTexts(const CLI::App& app) {
   // Texts that may say nothing, or whose own complaint says more.
-  constexpr std::array free = {"--prompt", "--system", "--stop",    "--regex",
-                               "--choice", "TEXT",     "ARGUMENTS", "--api-key"};
+  constexpr std::array kFree = {"--prompt", "--system", "--stop",    "--regex",
+                                "--choice", "TEXT",     "ARGUMENTS", "--api-key"};
   for (const CLI::Option* option : app.get_options()) {
     const auto is = [&](const char* name) { return option->check_name(name); };
-    if (option->get_items_expected_max() == 0 || std::ranges::any_of(free, is)) continue;
+    if (option->get_items_expected_max() == 0 || std::ranges::any_of(kFree, is)) continue;
     const std::vector<std::string>& texts = option->results();
     if (std::ranges::find(texts, std::string()) != texts.end())
       throw CLI::ValidationError(option->get_name(), "got an empty text");

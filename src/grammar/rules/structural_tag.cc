@@ -276,7 +276,8 @@ class TagParser {
     for (size_t i = 0; i < list->size(); ++i) {
       const Json& rule = (*list)[i];
       const std::string at = Below(Below(pointer, "rules"), i);
-      if (!rule.is_array() || rule.size() != 2 || !rule[0].is_string() || rule[0] == "")
+      if (!rule.is_array() || rule.size() != 2 || !rule[0].is_string() ||
+          rule[0].get_ref<const std::string&>().empty())
         return Error(Bad(at, "wanted a pair of a text and a format"));
       DSV4_ASSIGN_OR_RETURN(Expr content, Format(rule[1], Below(at, 1), {}, depth + 1));
       triggers.push_back(rule[0]);
