@@ -299,7 +299,7 @@ void RegisterBench(Commands& commands) {
   AddSpeculationBench(bench, *speculation, *server);
   AddRankFlags(bench, commands.model(), "latency");
   for (CLI::Option* option : bench.get_options()) {
-    if (option->get_group() == "Several ranks") bench.get_option("--server")->excludes(option);
+    if (option->get_group() == kRanksGroup) bench.get_option("--server")->excludes(option);
   }
   CLI::Option* loopback =
       bench

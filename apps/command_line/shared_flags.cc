@@ -245,7 +245,7 @@ void AddRankFlags(CLI::App& app, ModelFlags& flags, const std::string& usually_f
                  "How ranks exchange: auto (memory on one machine, else TCP) or tcp")
       ->check(CLI::IsMember({"auto", "tcp"}))
       ->capture_default_str();
-  GroupNew(app, before, "Several ranks");
+  GroupNew(app, before, kRanksGroup);
 }
 
 void AddContentFlags(CLI::App& app, ContentFlags& flags) {

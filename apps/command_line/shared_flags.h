@@ -30,6 +30,7 @@ void AddPlacementFlag(CLI::App& app, ModelFlags& flags);
 // Options that the subcommands that run one model over several ranks take, with the placement. On GPUs it is
 // usually for "latency", or for nothing where the bits of one rank matter.
 void AddRankFlags(CLI::App& app, ModelFlags& flags, const std::string& usually_for);
+inline constexpr const char* kRanksGroup = "Several ranks";  // The group of help texts that has them.
 // Options for what the answer may be; one of them at most.
 void AddContentFlags(CLI::App& app, ContentFlags& flags);
 void AddSamplingFlags(CLI::App& app, RunOptions& options);
