@@ -122,9 +122,7 @@ def environment(folder: Path) -> dict[str, str]:
 class Comparison:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.folder = arguments, arguments.folder
-        self.folder.mkdir(parents=True, exist_ok=True)
-        layers = f"-{arguments.layers}-layers" if arguments.layers else ""
-        self.model = arguments.model or (arguments.checkpoints or self.folder) / f"{arguments.shape}-release{layers}"
+        self.model = machine.model_path(arguments)
         self.rival_model = self.folder / f"{self.model.resolve().name}-freetoken"
         self.report: dict = {"model": self.model.name, "gpu_memory_gb": arguments.gpu_memory, "rival_gpu_memory_gb": arguments.rival_gpu_memory,
                               "rival_options": arguments.rival_options, "modes": []}

@@ -155,9 +155,7 @@ def centred(row: array) -> array:
 class Comparison:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments, self.folder = arguments, arguments.folder
-        self.folder.mkdir(parents=True, exist_ok=True)
-        layers = f"-{arguments.layers}-layers" if arguments.layers else ""
-        self.model = arguments.model or (arguments.checkpoints or self.folder) / f"{arguments.shape}-release{layers}-texts"
+        self.model = machine.model_path(arguments, "-texts")
         self.rival_model = self.folder / f"{self.model.resolve().name}-vllm"
         self.report: dict = {"model": self.model.name, "servers": {}, "rows": []}
         self.servers: dict[str, HttpServer] = {}  # Those that run.

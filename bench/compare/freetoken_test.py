@@ -8,8 +8,6 @@ import io
 import json
 import os
 import struct
-import sys
-import tempfile
 import unittest
 import zipfile
 from array import array
@@ -25,21 +23,9 @@ import machine
 import rival_install
 from engine_process import EngineError
 from rival_install import FREETOKEN
+from test_folder import WithFolder
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
-
-
-class WithFolder(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
-    def program(self, name: str, text: str) -> Path:
-        path = self.folder / name
-        path.write_text(f"#!{sys.executable}\n{text}\n")
-        path.chmod(0o755)
-        return path
 
 
 def dsv4_report(prefill: float, decode1: float, decode4: float) -> dict:

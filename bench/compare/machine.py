@@ -70,6 +70,13 @@ def check_gpu(binary: Path) -> None:
     print(about)
 
 
+def model_path(arguments: argparse.Namespace, ending: str = "") -> Path:
+    """The checkpoint that is asked for, or the synthetic one's place. Makes the folder of the comparison."""
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    layers = f"-{arguments.layers}-layers" if arguments.layers else ""
+    return arguments.model or (arguments.checkpoints or arguments.folder) / f"{arguments.shape}-release{layers}{ending}"
+
+
 def provide_model(arguments: argparse.Namespace, model: Path, log: Path, finish: Callable[[Path], None] | None = None) -> None:
     """A random checkpoint of the release's format, unless it is there. It gets its name when it is complete, and `finish` is through with it."""
     if model.exists():

@@ -32,7 +32,7 @@ ROWS = [
     *(Row(f"served-4096-{streams}", streams, 4096, 256, warm_up, seconds) for streams, warm_up, seconds in ((1, 0.5, 3), (16, 2, 5), (64, 6, 8))),
     Row("mix-64", 64, 2048, 256, 4, 8, spread=0.9),
 ]
-# What vLLM compiles while it runs it compiles in these, before anything is timed.
+# Rows in which vLLM compiles what it compiles while it runs, before anything is timed.
 COMPILING = ["prompt-8k", "decode-256", "served-4096-16", "mix-64"]
 
 

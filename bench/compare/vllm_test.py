@@ -8,7 +8,6 @@ import json
 import os
 import struct
 import sys
-import tempfile
 import unittest
 from array import array
 from pathlib import Path
@@ -20,6 +19,7 @@ import vllm_files
 import vllm_report
 from engine_process import EngineError
 from rival_install import VLLM
+from test_folder import WithFolder
 
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
 # A server: --fail ends it at once, --mute never is ready. Its log-probabilities are those of ids, which dsv4's logits are too.
@@ -41,19 +41,6 @@ def report(rate: float = 100.0, first: float = 0.5, **more: object) -> dict:
     """Output of `dsv4 bench --server --json`, as far as it is read."""
     return {"requests": 9, "failed": 0, "refused": 0, "first_error": "", "answers_without_usage": 0, "steady_output_tokens_per_second": rate,
             "first_token_seconds": {"p50": first, "p95": 2 * first}, "inter_token_seconds": {"p50": 0.01, "p95": 0.02}, **more}
-
-
-class WithFolder(unittest.TestCase):
-    def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
-    def program(self, name: str, text: str) -> Path:
-        path = self.folder / name
-        path.write_text(f"#!{sys.executable}\n{text}\n")
-        path.chmod(0o755)
-        return path
 
 
 class Options(WithFolder):

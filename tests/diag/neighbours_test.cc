@@ -4,11 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <random>
 #include <utility>
+#include <vector>
 
-#include "tensor/tensor.h"
+#include "tests/diag/random_matrices.h"
 
 namespace dsv4::testing {
 namespace {
@@ -19,24 +18,22 @@ using ::testing::IsEmpty;
 constexpr int64_t kRows = 24;
 constexpr int64_t kCols = 256;
 
-class NeighboursTest : public ::testing::Test {
+class NeighboursTest : public ::testing::Test, protected RandomMatrices {
  protected:
+  NeighboursTest() : RandomMatrices(3) {}
+
   // Each half-layer's matrix has a part of the last one's.
   std::vector<model::LayerWeights> Layers(int count, float kept) {
     std::vector<model::LayerWeights> layers(static_cast<size_t>(count));
     std::vector<float> last(static_cast<size_t>(kRows * kCols));
     for (model::LayerWeights& layer : layers) {
       for (TensorView* matrix : {&layer.hc_attn.fn, &layer.hc_ffn.fn}) {
-        for (float& value : last) value = kept * value + normal_(random_);
-        *matrix = TensorView::Contiguous(owned_.emplace_back(last).data(), DType::kF32, {kRows, kCols});
+        for (float& value : last) value = kept * value + Normal();
+        *matrix = Tensor(last, {kRows, kCols});
       }
     }
     return layers;
   }
-
-  std::mt19937 random_{3};
-  std::normal_distribution<float> normal_;
-  std::deque<std::vector<float>> owned_;
 };
 
 TEST_F(NeighboursTest, LayersInTheirOrderAndRandomOnesPass) {

@@ -1,14 +1,15 @@
 // Norms and matrices over layers: exchanges are named with both places, honest and random layers pass.
 #include "diag/checks/tensors/norm_ties.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <deque>
-#include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "tensor/tensor.h"
+#include "tests/diag/random_matrices.h"
 
 namespace dsv4::testing {
 namespace {
@@ -21,35 +22,10 @@ constexpr int64_t kLatents = 96;
 constexpr int64_t kHead = 64;
 constexpr int64_t kRows = 48;
 
-class NormTiesTest : public ::testing::Test {
+class NormTiesTest : public ::testing::Test, protected RandomMatrices {
  protected:
-  using Sizes = std::vector<float>;
+  NormTiesTest() : RandomMatrices(11) {}
 
-  // A part that all layers have in common, and one of each layer's own.
-  Sizes Draw(const Sizes& common, float spread) {
-    Sizes sizes = common;
-    for (float& size : sizes) size *= std::exp(spread * normal_(random_));
-    return sizes;
-  }
-  TensorView Norm(const Sizes& gains) {
-    const Sizes& owned = owned_.emplace_back(gains);
-    return TensorView::Contiguous(owned.data(), DType::kF32, {static_cast<int64_t>(owned.size())});
-  }
-  // Rows and columns of these sizes, or of any where there are none. Sizes of one head repeat.
-  Weight Matrix(int64_t rows, int64_t cols, const Sizes& by_row, const Sizes& by_column) {
-    Sizes& values = owned_.emplace_back(static_cast<size_t>(rows * cols));
-    for (size_t i = 0; i < values.size(); ++i) {
-      const size_t row = i / static_cast<size_t>(cols);
-      const size_t column = i % static_cast<size_t>(cols);
-      values[i] = normal_(random_) * (by_row.empty() ? 1 : by_row[row % by_row.size()]) *
-                  (by_column.empty() ? 1 : by_column[column % by_column.size()]);
-    }
-    Weight weight;
-    weight.rows = rows;
-    weight.cols = cols;
-    weight.data = TensorView::Contiguous(values.data(), DType::kF32, {rows, cols});
-    return weight;
-  }
   std::vector<model::LayerWeights> Layers(int count, float spread) {
     const Sizes before = Draw(Sizes(kHidden, 1.0F), 0.2F);
     const Sizes behind = Draw(Sizes(kHidden, 0.7F), 0.2F);
@@ -76,18 +52,14 @@ class NormTiesTest : public ::testing::Test {
     }
     return layers;
   }
-  static void ExpectExchange(const std::vector<model::LayerWeights>& layers, const char* name,
-                             const char* other) {
+  static void ExpectExchange(const std::vector<model::LayerWeights>& layers, const std::string& name,
+                             const std::string& other) {
     const std::vector<diag::Hole> found = diag::LookForExchangedNorms(layers);
     ASSERT_FALSE(found.empty()) << name;
     EXPECT_EQ(found[0].name, name);
     EXPECT_EQ(found[0].layer, 1);
     EXPECT_THAT(found[0].text, HasSubstr(other));
   }
-
-  std::mt19937 random_{11};
-  std::normal_distribution<float> normal_;
-  std::deque<Sizes> owned_;
 };
 
 TEST_F(NormTiesTest, HealthyAndRandomLayersPass) {
@@ -102,21 +74,17 @@ TEST_F(NormTiesTest, HealthyAndRandomLayersPass) {
 
 TEST_F(NormTiesTest, NormsOfTwoLayers) {
   const std::vector<model::LayerWeights> healthy = Layers(7, 0.15F);
-  std::vector<model::LayerWeights> layers = healthy;
-  std::swap(layers[1].attn_norm, layers[4].attn_norm);
-  ExpectExchange(layers, "layers.1.attn_norm", "and layers.4.attn_norm go along with each other's attn.wq_a");
-  layers = healthy;
-  std::swap(layers[1].ffn_norm, layers[4].ffn_norm);
-  ExpectExchange(layers, "layers.1.ffn_norm", "and layers.4.ffn_norm go along with each other's experts");
-  layers = healthy;
-  std::swap(layers[1].q_norm, layers[4].q_norm);
-  ExpectExchange(layers, "layers.1.attn.q_norm", "and layers.4.attn.q_norm go along with each other's");
-  layers = healthy;
-  std::swap(layers[1].kv_norm, layers[4].kv_norm);
-  ExpectExchange(layers, "layers.1.attn.kv_norm", "and layers.4.attn.kv_norm go along with each other's");
-  layers = healthy;
-  std::swap(layers[1].wo_a, layers[4].wo_a);
-  ExpectExchange(layers, "layers.1.attn.wo_a", "and layers.4.attn.wo_a go along with each other's attn.wo_b");
+  const auto expect = [&](auto model::LayerWeights::*tensor, const char* name, const char* readers) {
+    std::vector<model::LayerWeights> layers = healthy;
+    std::swap(layers[1].*tensor, layers[4].*tensor);
+    ExpectExchange(layers, fmt::format("layers.1.{}", name),
+                   fmt::format("and layers.4.{} go along with each other's{}", name, readers));
+  };
+  expect(&model::LayerWeights::attn_norm, "attn_norm", " attn.wq_a");
+  expect(&model::LayerWeights::ffn_norm, "ffn_norm", " experts");
+  expect(&model::LayerWeights::q_norm, "attn.q_norm", "");
+  expect(&model::LayerWeights::kv_norm, "attn.kv_norm", "");
+  expect(&model::LayerWeights::wo_a, "attn.wo_a", " attn.wo_b");
 }
 
 TEST_F(NormTiesTest, NormsOfOneLayer) {

@@ -4,12 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <deque>
-#include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "tensor/tensor.h"
+#include "tests/diag/random_matrices.h"
 
 namespace dsv4::testing {
 namespace {
@@ -20,47 +19,34 @@ using ::testing::IsEmpty;
 constexpr int64_t kDim = 96;
 constexpr int64_t kHidden = 64;
 
-class TiesTest : public ::testing::Test {
+class TiesTest : public ::testing::Test, protected RandomMatrices {
  protected:
+  TiesTest() : RandomMatrices(7) {}
+
   // Sizes of a hidden dimension's elements.
-  std::vector<float> Sizes(float spread) {
-    std::vector<float> sizes(kHidden);
-    for (float& size : sizes) size = std::exp(spread * normal_(random_));
-    return sizes;
-  }
-  Weight Matrix(int64_t rows, int64_t cols, const std::vector<float>& sizes) {
-    std::vector<float>& values = owned_.emplace_back(static_cast<size_t>(rows * cols));
-    for (int64_t i = 0; i < rows * cols; ++i) {
-      const int64_t hidden = rows == kHidden ? i / cols : i % cols;
-      values[static_cast<size_t>(i)] = normal_(random_) * sizes[static_cast<size_t>(hidden)];
-    }
-    Weight weight;
-    weight.rows = rows;
-    weight.cols = cols;
-    weight.data = TensorView::Contiguous(values.data(), DType::kF32, {rows, cols});
-    return weight;
+  Sizes HiddenSizes(float spread) { return Draw(Sizes(kHidden, 1.0F), spread); }
+  // Rows, or else columns, are the hidden dimension's.
+  Weight Matrix(int64_t rows, int64_t cols, const Sizes& sizes) {
+    return rows == kHidden ? RandomMatrices::Matrix(rows, cols, sizes, {})
+                           : RandomMatrices::Matrix(rows, cols, {}, sizes);
   }
   std::vector<model::LayerWeights> Layers(int count, float spread) {
     std::vector<model::LayerWeights> layers(static_cast<size_t>(count));
     for (model::LayerWeights& layer : layers) {
-      std::vector<float> sizes = Sizes(spread);
+      Sizes sizes = HiddenSizes(spread);
       layer.wq_a = Matrix(kHidden, kDim, sizes);
       layer.wq_b = Matrix(kDim, kHidden, sizes);
-      sizes = Sizes(spread);
+      sizes = HiddenSizes(spread);
       layer.wo_a = Matrix(kHidden, kDim, sizes);
       layer.wo_b = Matrix(kDim, kHidden, sizes);
       for (int i = 0; i < 3; ++i) {
-        sizes = Sizes(spread);
+        sizes = HiddenSizes(spread);
         layer.experts.push_back(
             {Matrix(kHidden, kDim, sizes), Matrix(kDim, kHidden, sizes), Matrix(kHidden, kDim, sizes)});
       }
     }
     return layers;
   }
-
-  std::mt19937 random_{7};
-  std::normal_distribution<float> normal_;
-  std::deque<std::vector<float>> owned_;
 };
 
 TEST_F(TiesTest, HealthyWeightsHaveNoFinding) {
@@ -82,7 +68,7 @@ TEST_F(TiesTest, LayersThatChangedPlacesAreNamed) {
 
 TEST_F(TiesTest, ALayerOutOfOrderIsToldByItself) {
   std::vector<model::LayerWeights> layers = Layers(6, 0.3F);
-  layers[2].wo_a = Matrix(kHidden, kDim, Sizes(0.3F));
+  layers[2].wo_a = Matrix(kHidden, kDim, HiddenSizes(0.3F));
   const diag::Ties ties = diag::LookForBrokenTies(layers);
   ASSERT_EQ(ties.found.size(), 1U);
   EXPECT_EQ(ties.found[0].name, "layers.2.attn.wo_b");
@@ -102,9 +88,9 @@ TEST_F(TiesTest, AMatrixOfAllExpertsOutOfOrderIsNamed) {
   for (const char* name : {"w3", "w2", "w1"}) {
     std::vector<model::LayerWeights> layers = Layers(4, 0.3F);
     for (model::ExpertWeights& expert : layers[2].experts) {
-      if (name[1] == '1') expert.w1 = Matrix(kHidden, kDim, Sizes(0.3F));
-      if (name[1] == '2') expert.w2 = Matrix(kDim, kHidden, Sizes(0.3F));
-      if (name[1] == '3') expert.w3 = Matrix(kHidden, kDim, Sizes(0.3F));
+      if (name[1] == '1') expert.w1 = Matrix(kHidden, kDim, HiddenSizes(0.3F));
+      if (name[1] == '2') expert.w2 = Matrix(kDim, kHidden, HiddenSizes(0.3F));
+      if (name[1] == '3') expert.w3 = Matrix(kHidden, kDim, HiddenSizes(0.3F));
     }
     const diag::Ties ties = diag::LookForBrokenTies(layers);
     ASSERT_EQ(ties.found.size(), 1U) << name;

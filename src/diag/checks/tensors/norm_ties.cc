@@ -109,12 +109,9 @@ void LookForOneAlone(const Fits& fits, const char* subject, const char* readers,
                    readers, fits[alone][alone], others)});
 }
 
-void LookAt(const std::vector<LayerWeights>& layers, const char* subject, const Measure& subjects,
-            const char* readers, const std::vector<Measure>& measures, std::vector<Hole>& found) {
-  const std::vector<Profile> profiles = Own(layers, subjects);
+void LookAt(const char* subject, const std::vector<Profile>& profiles, const char* readers,
+            const std::vector<std::vector<Profile>>& kinds, std::vector<Hole>& found) {
   if (profiles.empty()) return;
-  std::vector<std::vector<Profile>> kinds;
-  for (const Measure& measure : measures) kinds.push_back(Own(layers, measure));
   const Fits fits = FitsOf(profiles, kinds);
   const double strength = Strength(fits);
   if (strength < kTied) return;
@@ -221,22 +218,25 @@ std::vector<Hole> LookForExchangedNorms(const std::vector<LayerWeights>& layers)
                      found);
   LookForTwoOfALayer(layers, "attn.q_norm", &LayerWeights::q_norm, "attn.kv_norm", &LayerWeights::kv_norm,
                      found);
-  LookAt(layers, "attn_norm", Gains(&LayerWeights::attn_norm), "attn.wq_a and attn.wkv",
-         {Columns(&LayerWeights::wq_a), Columns(&LayerWeights::wkv)}, found);
-  LookAt(layers, "ffn_norm", Gains(&LayerWeights::ffn_norm), "experts",
-         {ExpertColumns(&ops::ExpertWeights::w1), ExpertColumns(&ops::ExpertWeights::w3)}, found);
-  LookAt(layers, "attn.q_norm", Gains(&LayerWeights::q_norm), "attn.wq_a and attn.wq_b",
-         {Rows(&LayerWeights::wq_a), Columns(&LayerWeights::wq_b)}, found);
+  const auto own = [&](const Measure& measure) { return Own(layers, measure); };
+  const std::vector<Profile> attn_norm = own(Gains(&LayerWeights::attn_norm));
+  const std::vector<Profile> wkv = own(Columns(&LayerWeights::wkv));
+  LookAt("attn_norm", attn_norm, "attn.wq_a and attn.wkv", {own(Columns(&LayerWeights::wq_a)), wkv}, found);
+  LookAt("ffn_norm", own(Gains(&LayerWeights::ffn_norm)), "experts",
+         {own(ExpertColumns(&ops::ExpertWeights::w1)), own(ExpertColumns(&ops::ExpertWeights::w3))}, found);
+  LookAt("attn.q_norm", own(Gains(&LayerWeights::q_norm)), "attn.wq_a and attn.wq_b",
+         {own(Rows(&LayerWeights::wq_a)), own(Columns(&LayerWeights::wq_b))}, found);
   const auto width = static_cast<size_t>(layers.front().kv_norm.num_elements());
-  const auto folded = [width](const Measure& measure) {
-    return [width, measure](const LayerWeights& layer) { return Folded(measure(layer), width); };
+  const auto folded = [&](const Measure& measure) {
+    return own([&](const LayerWeights& layer) { return Folded(measure(layer), width); });
   };
-  LookAt(layers, "attn.kv_norm", Gains(&LayerWeights::kv_norm), "attn.wkv, attn.wq_b and attn.wo_a",
-         {Rows(&LayerWeights::wkv), folded(Rows(&LayerWeights::wq_b)), folded(Columns(&LayerWeights::wo_a))},
+  LookAt("attn.kv_norm", own(Gains(&LayerWeights::kv_norm)), "attn.wkv, attn.wq_b and attn.wo_a",
+         {own(Rows(&LayerWeights::wkv)), folded(Rows(&LayerWeights::wq_b)),
+          folded(Columns(&LayerWeights::wo_a))},
          found);
-  LookAt(layers, "attn.wkv", Columns(&LayerWeights::wkv), "attn_norm", {Gains(&LayerWeights::attn_norm)},
+  LookAt("attn.wkv", wkv, "attn_norm", {attn_norm}, found);
+  LookAt("attn.wo_a", own(Rows(&LayerWeights::wo_a)), "attn.wo_b", {own(Columns(&LayerWeights::wo_b))},
          found);
-  LookAt(layers, "attn.wo_a", Rows(&LayerWeights::wo_a), "attn.wo_b", {Columns(&LayerWeights::wo_b)}, found);
   return found;
 }
 
