@@ -132,9 +132,10 @@ std::vector<StrayLayer> OddBlocks::Find() const {
       std::ranges::sort(largest);
       const auto [most, layer] = largest.back();
       const double others = largest[largest.size() - 2].first;
-      const bool is_told = std::ranges::any_of(found, [&, stray = layer](const StrayLayer& other) {
-        return other.layer == stray && other.module == module;
-      });
+      const bool is_told =
+          std::ranges::any_of(found, [stray = layer, &name = module](const StrayLayer& other) {
+            return other.layer == stray && other.module == name;
+          });
       if (is_told || most < kMinOffset || most < kTimesOthers * others || !IsPowerOfTwo(most)) continue;
       const std::vector<double>& values = offsets.by_layer.at(layer);
       const auto worst = std::ranges::max_element(values, {}, size);
