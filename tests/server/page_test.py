@@ -55,12 +55,7 @@ class Page(page_testing.PageTest):
         self.click("Previous branch")
         self.wait("current.turns[1].branches.at === 0")
         self.assertEqual(self.browser.evaluate("current.turns[1].content"), json.loads(first)["content"])
-        # One that does not end by itself: one word always wins.
-        word = self.server.post("/tokenize", {"prompt": " house"})["tokens"][-1]
-        self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
-        self.settings(temperature=0, max_tokens=3000)
-        self.ask("Tell me a very long story.")
-        self.wait("runs.size > 0 && current.turns.at(-1).content.length > 0")
+        self.start_a_long_answer()
         self.browser.press("Escape")
         self.wait("runs.size === 0")
         self.assertEqual(self.browser.evaluate("current.turns.at(-1).error"), "stopped")
@@ -221,6 +216,7 @@ class Page(page_testing.PageTest):
         self.settings(temperature=0)
         self.do("""window.seen = []; new MutationObserver(() => seen.push(document.getElementById('meter-text').innerText))
             .observe(document.getElementById('meter-text'), { childList: true })""")
+        self.slow_answers()
         self.ask("Tell me a story.")  # Long enough to be drawn while it comes.
         turn = json.loads(self.wait_for_answer())
         read, written = map(int, re.match(r"(\d+) tokens read \(\d+ reused\), (\d+) written", turn["note"]).groups())

@@ -75,8 +75,8 @@ class PageTest(unittest.TestCase):
         self.wait(f"[...{within}.querySelectorAll('button')].some(b => (b.ariaLabel || b.textContent) === {json.dumps(name)} && !b.disabled)")
         self.do(f"[...{within}.querySelectorAll('button')].findLast(b => (b.ariaLabel || b.textContent) === {json.dumps(name)} && !b.disabled).click()")
 
-    def start_a_long_answer(self):
-        """An answer that does not end by itself: one word always wins. It arrives slowly, however fast the machine is."""
+    def slow_answers(self):
+        """From now on, answers arrive in pieces of 256 bytes each 20 ms, however fast the machine is."""
         self.do("""window.fastFetch ??= fetch; fetch = async (...all) => {
             const response = await fastFetch(...all);
             if (all[0] !== 'v1/chat/completions' || !response.body) return response;
@@ -87,6 +87,10 @@ class PageTest(unittest.TestCase):
               } } });
             return new Response(response.body.pipeThrough(slow), { status: response.status, headers: response.headers });
           }""")
+
+    def start_a_long_answer(self):
+        """An answer that does not end by itself: one word always wins. It arrives slowly."""
+        self.slow_answers()
         word = self.server.post("/tokenize", {"prompt": " house"})["tokens"][-1]
         self.do(f"const plain = requestBody; requestBody = turns => ({{ ...plain(turns), logit_bias: {{ {word}: 1000 }} }})")
         self.settings(temperature=0, thinking=False, max_tokens=3000)
