@@ -4,6 +4,8 @@
 //   sink       [num_heads]                        f32: one more logit without value, not multiplied by softmax_scale
 //   selected   [num_tokens, top_k]                i32 entries per query, -1 = none (any order, no repeats);
 //              null: every visible entry
+//   ordered    whether a query's list has min(top_k, its visible entries) entries in ascending order, then -1. So do
+//              those of indexer_select and merge_candidates. A backend may then read it as it is
 //   o          [num_tokens, num_heads, head_dim]  dtype of q, contiguous, no overlap with q
 //   sequences
 //     window   a ring of `head_dim` rows that unpack to the dtype of q. It already holds this step's rows and all
@@ -20,7 +22,7 @@
 // that works chunk by chunk rounds relative to its running maximum, as the release's does; either is within
 // the contract. Sequences own consecutive token ranges that together are all tokens.
 // Errors: InvalidArgument if dims, dtypes, ranges or capacities disagree, or an entry of `selected` is not
-// visible to its query. The reference names a repeated one too. num_tokens == 0 does nothing.
+// visible to its query. The reference names a repeated one too, and one out of order. num_tokens == 0 does nothing.
 // Source: release inference code, Attention.forward and sparse_attn (model.md 5.3 and 5.4).
 #pragma once
 
@@ -47,6 +49,7 @@ struct AttentionArgs {
   int64_t window_size = 0;
   int64_t ratio = 0;
   std::span<const AttentionSequence> sequences;
+  bool ordered = false;
   DSV4_OPERANDS(q, selected, sink, o, sequences)
 };
 

@@ -58,7 +58,7 @@ TEST(CudaFused, AttentionAndTheRotationOfItsOutput) {
   }
 }
 
-// Attention takes the indexer's lists as they are if nothing comes between.
+// Attention reads the indexer's lists as they are where it is told that they are in order.
 TEST(CudaFused, TheIndexersListsNeedNoSorting) {
   constexpr int64_t kHeads = 64;
   constexpr int64_t kIndexerHeads = 64;
@@ -114,7 +114,7 @@ TEST(CudaFused, TheIndexersListsNeedNoSorting) {
                                                              .sequences = std::span(&indexed, 1)});
         EXPECT_TRUE(status.ok()) << status.ToString();
       };
-      const auto attend = [&] {
+      const auto attend = [&](bool ordered) {
         const Status status =
             device.table().attention(device.context(), {.q = q.view,
                                                         .sink = sink.view,
@@ -123,26 +123,29 @@ TEST(CudaFused, TheIndexersListsNeedNoSorting) {
                                                         .softmax_scale = 0.0442F,
                                                         .window_size = kWindow,
                                                         .ratio = 4,
-                                                        .sequences = std::span(&attended, 1)});
+                                                        .sequences = std::span(&attended, 1),
+                                                        .ordered = ordered});
         EXPECT_TRUE(status.ok()) << status.ToString();
       };
       const std::string what =
           "position " + std::to_string(first) + ", " + std::to_string(tokens) + " tokens";
       device.Bytes(selected.view);  // Hands what is queued to the device.
+      select();
+      device.Bytes(selected.view);
       int64_t begin = device.launches();
-      select();
-      device.Bytes(selected.view);
-      attend();
-      const std::vector<std::byte> apart = device.Bytes(o.view);
-      const int64_t launches_apart = device.launches() - begin;
-      const std::vector<std::byte> other(apart.size(), std::byte{0x5A});
-      ASSERT_TRUE(device.memory().CopyFromHost(o.view.data, other.data(), other.size(), nullptr).ok());
-      device.Bytes(selected.view);
-      begin = device.launches();
-      select();
-      attend();
-      EXPECT_EQ(device.Bytes(o.view) == apart, true) << what;
-      EXPECT_EQ(device.launches() - begin, launches_apart - 1) << what;
+      attend(false);
+      const std::vector<std::byte> sorted = device.Bytes(o.view);
+      const int64_t launches_sorted = device.launches() - begin;
+      // Also where others come between, as in layers that share a choice.
+      for (int i = 0; i < 2; ++i) {
+        const std::vector<std::byte> other(sorted.size(), std::byte{0x5A});
+        ASSERT_TRUE(device.memory().CopyFromHost(o.view.data, other.data(), other.size(), nullptr).ok());
+        device.Bytes(selected.view);
+        begin = device.launches();
+        attend(true);
+        EXPECT_EQ(device.Bytes(o.view) == sorted, true) << what;
+        EXPECT_EQ(device.launches() - begin, launches_sorted - 1) << what;
+      }
     }
   }
 }

@@ -366,7 +366,7 @@ TEST(AttentionParity, ExtremeLogitsAndSinksStayFinite) {
 }
 
 TEST(AttentionErrors, EntriesOutsideTheVisibleSetAndRepeatsAreNamed) {
-  const auto status = [](std::vector<double> selected, int64_t position) {
+  const auto status = [](std::vector<double> selected, int64_t position, bool ordered = false) {
     const TestTensor q(DType::kBF16, {1, 1, 4}, std::vector<double>(4, 1.0));
     const TestTensor sink(DType::kF32, {1}, std::vector<double>{0.0});
     const TestTensor list(DType::kI32, {1, static_cast<int64_t>(selected.size())}, selected);
@@ -375,9 +375,15 @@ TEST(AttentionErrors, EntriesOutsideTheVisibleSetAndRepeatsAreNamed) {
     const TestPages pages(DType::kBF16, 4, 8, std::vector<double>(32 * 4, 1.0));
     const std::vector<ops::AttentionSequence> sequences = {{0, 1, position, ring.rows(), pages.rows()}};
     TestTensor o(DType::kBF16, {1, 1, 4});
-    return Reference().table.attention(*Reference().context, {q, sink, list, o, 1.0F, 32, 4, sequences});
+    return Reference().table.attention(*Reference().context,
+                                       {q, sink, list, o, 1.0F, 32, 4, sequences, ordered});
   };
   EXPECT_TRUE(status({-1, 3, 0, -1}, 15).ok());
+  EXPECT_TRUE(status({0, 1, 3}, 15, true).ok());
+  EXPECT_TRUE(status({0, 1, 2, 3, -1}, 15, true).ok());
+  for (const auto& list : std::vector<std::vector<double>>{
+           {1, 0, 3}, {0, 0, 1}, {0, -1, 1}, {0, 1, -1}, {-1, 0, 1}, {0, 1, 2, 3, 3}})
+    EXPECT_NE(status(list, 15, true).message().find("ordered: selected[0, "), std::string::npos);
   EXPECT_NE(status({0, 4}, 15).message().find("selected[0, 1]: 4, want -1 or 0 to 3"), std::string::npos);
   EXPECT_NE(status({-2}, 15).message().find("selected[0, 0]: -2"), std::string::npos);
   EXPECT_NE(status({1, -1, 1}, 15).message().find("entry 1 more than once"), std::string::npos);

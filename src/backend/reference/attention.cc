@@ -26,6 +26,7 @@ struct Problem {
   int64_t ratio;
   EntryShard shard;
   std::span<const ops::AttentionSequence> sequences;
+  bool ordered = false;
 };
 
 // Rows that one query sees: window positions [window_begin, window_end) and some compressed entries, by their
@@ -57,6 +58,13 @@ Result<VisibleSet> Visible(const Problem& problem, const ops::AttentionSequence&
   std::vector<int64_t> entries;
   for (int64_t i = 0; i < top_k; ++i) {
     const int64_t entry = LoadInteger(problem.selected, token * top_k + i);
+    const bool as_ordered =
+        i < std::min(top_k, num_entries) ? entry > (entries.empty() ? -1 : entries.back()) : entry == -1;
+    if (problem.ordered && !as_ordered) {
+      return Error(
+          InvalidArgument(fmt::format("op {}: ordered: selected[{}, {}]: {}, want {} rising entries, then -1",
+                                      problem.op, token, i, entry, std::min(top_k, num_entries))));
+    }
     if (entry == -1) continue;
     if (entry < 0 || entry >= num_entries) {
       return Error(
@@ -175,7 +183,8 @@ Status Attention(ops::OpContext& context, const ops::AttentionArgs& args) {
                            .window_size = args.window_size,
                            .ratio = args.ratio,
                            .shard = {},
-                           .sequences = args.sequences};
+                           .sequences = args.sequences,
+                           .ordered = args.ordered};
   return ForEachQuery(context, problem, sink, [&](int64_t token, Sums sums) {
     // A query sees its own token, so there is a key.
     for (size_t i = 0; i < sums.values.size(); ++i) sums.values[i] /= sums.sum[i / dim];

@@ -191,6 +191,12 @@ Status SendQueries(const LayerStep& step, const ColumnSplit& heads, const Tensor
   return ScatterColumns(step, mine, split, parts);
 }
 
+// Whether a choice is as long as it may be, also within candidate blocks, of which the newest may be short.
+bool ChoicesAreFull(const ModelConfig& config) {
+  return config.candidate_block_size == 0 ||
+         (config.candidate_topk_blocks - 1) * config.candidate_block_size + 1 >= config.index_topk;
+}
+
 // Softmax over the visible set of every query, with entries where `sequences` say.
 Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const TensorView& q,
                    const TensorView& selected, std::span<const ops::AttentionSequence> sequences,
@@ -204,7 +210,8 @@ Status AttendAlone(const LayerStep& step, const LayerWeights& weights, const Ten
                    .softmax_scale = SoftmaxScale(step.config()),
                    .window_size = step.config().sliding_window + step.layer_plan().block_rows,
                    .ratio = step.layer_plan().ratio,
-                   .sequences = sequences});
+                   .sequences = sequences,
+                   .ordered = !selected.is_null() && ChoicesAreFull(step.config())});
 }
 
 // Entries come to the queries: this shard gets all shards' entries and attends to all of them with its own

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -159,6 +160,10 @@ Result<TensorView> GatherHeadRows(const LayerStep& step, const Graph& graph, std
                                   const TensorView& all, std::span<const HeadRow> rows) {
   const RankPlace& place = graph.weights.place;
   const auto num_rows = static_cast<int64_t>(rows.size());
+  // All rows, as those of a step of single tokens are, stay where they are.
+  if (place.placement.num_stages == 1 && num_rows == all.shape[0] &&
+      std::ranges::equal(rows, std::views::iota(int64_t{0}, num_rows), {}, &HeadRow::row))
+    return all;
   DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(all.dtype, {num_rows, all.shape[1]}));
   if (num_rows == 0) return gathered;
   const int first = place.shard();

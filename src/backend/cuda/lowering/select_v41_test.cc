@@ -174,6 +174,28 @@ TEST(ChooseExpertsOfV41, HaveTheKernelsOfMxFp4) {
   }
 }
 
+// Between a few tokens and tiles of many, however many experts share them.
+TEST(ChooseExpertsOfV41, FewExpertsHaveFastKernelsToo) {
+  for (const int64_t num_experts : {8, 16, 48, 64, 128, 384}) {
+    for (const int64_t tokens : {1, 8, 9, 16, 33, 64, 65, 512}) {
+      const ExpertsShape shape = {.alike = true,
+                                  .bulk_aligned = true,
+                                  .w1 = Fp4(2304, 5120, false),
+                                  .w2 = Fp4(5120, 2304, false),
+                                  .num_tokens = tokens,
+                                  .top_k = 6,
+                                  .num_here = num_experts,
+                                  .num_experts = num_experts,
+                                  .x = WeightData(),
+                                  .x_dtype = DType::kBF16,
+                                  .terms = WeightData(),
+                                  .sums = true};
+      EXPECT_NE(ChooseExperts(shape, kH200).kernel, ExpertsPath::kRoutedExperts)
+          << num_experts << " experts, " << tokens << " tokens";
+    }
+  }
+}
+
 // As many tokens as a pass can have, also where experts are few: the mean of an expert's is in the thousands.
 TEST(ChooseExpertsOfV41, ManyTokensTakeWideTiles) {
   for (const int64_t num_experts : {8, 48, 384}) {

@@ -153,11 +153,6 @@ bool FitsAttentionRope(const OpGroup& group, const RecordedOp& next, const Devic
          rope.rotation.num_frequencies <= kMaxDecodeClusterFrequencies && IsApart(group, next);
 }
 
-// Attention reads the very list that was just written, which is in order and needs no checks.
-bool FitsIndexerList(const OpGroup& group, const RecordedOp& next, const DeviceRoom& /*room*/) {
-  return group.launched && group.Last<EntryListWork>() == std::get<EntryListWork>(next.work);
-}
-
 // --- Between two sub-layers ------------------------------------------------------------------------------------------
 
 const RankSumWork* SumOf(const OpGroup& group) {
@@ -303,12 +298,6 @@ constexpr std::array kRows = {
               "8 tokens; 256 tokens",
               {{{kNorm, kLinear, kHandOver, FitsCombIntoLinear, HandOverMix},
                 {kNorm, kGroupedLinear, kHandOver, FitsCombIntoLinear, HandOverMix}}}},
-    FusionRow{FusionRule::kIndexerList,
-              "indexer_select, attention",
-              "indexer_select, then attention: its list is in order",
-              "no sorting launch",
-              "any",
-              {{{kIndexerList, kAttentionList, kOwnLaunch, FitsIndexerList}}}},
     FusionRow{FusionRule::kPackedTokens,
               "linears of packed tokens",
               "a linear of tokens that the linear in front packed",

@@ -28,7 +28,6 @@ enum class FusionRule : uint8_t {
   kPostPre,
   kPreNorm,
   kCombIntoLinear,
-  kIndexerList,
   kPackedTokens,
   kSumOverRanks,
   kPairSend,

@@ -112,32 +112,5 @@ TEST(FusionRules, AttentionThenRopeOfItsOutput) {
           {"rotated already", {Attention(), Rope(At('o'), shape)}, Rope(At('o'), shape), std::nullopt}});
 }
 
-RecordedOp List(OpKind kind, const void* selected = At('s'), int64_t top_k = 512, int64_t position = 4095) {
-  return {.kind = kind,
-          .accesses = {},
-          .work = EntryListWork{.selected = selected,
-                                .num_tokens = 1,
-                                .top_k = top_k,
-                                .ratio = 4,
-                                .sequences = {{0, 1, position}}}};
-}
-
-TEST(FusionRules, AttentionKnowsTheIndexersList) {
-  const auto rule = FusionRule::kIndexerList;
-  const RecordedOp list = List(OpKind::kIndexerList);
-  Expect(
-      {{"the list", {list}, List(OpKind::kAttentionList), rule, true},
-       {"that has yet to be made", {list}, List(OpKind::kAttentionList), std::nullopt, false},
-       {"another list", {list}, List(OpKind::kAttentionList, At('t')), std::nullopt, true},
-       {"more of it", {list}, List(OpKind::kAttentionList, At('s'), 1024), std::nullopt, true},
-       {"of another token", {list}, List(OpKind::kAttentionList, At('s'), 512, 4096), std::nullopt, true}});
-  OpGroup group;
-  group.ops = {list};
-  group.launched = true;
-  const std::optional<Fusion> fusion = FindFusion(group, List(OpKind::kAttentionList), Room());
-  ASSERT_TRUE(fusion.has_value());
-  EXPECT_EQ(fusion->pattern->effect, Effect::kOwnLaunch);
-}
-
 }  // namespace
 }  // namespace dsv4::backend::cuda

@@ -233,8 +233,6 @@ Status LaunchGroup(CudaContext& context, const OpGroup& group) {
       return {};
     case OpKind::kRope:
     case OpKind::kNorm:
-    case OpKind::kIndexerList:
-    case OpKind::kAttentionList:
     case OpKind::kAllToAll:
     case OpKind::kMergeCandidates:
     case OpKind::kRowsHere:

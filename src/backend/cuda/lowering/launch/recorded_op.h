@@ -27,10 +27,8 @@ enum class OpKind : uint8_t {
   kRouter,
   kAttention,
   kRope,
-  kIndexerList,    // indexer_select
-  kAttentionList,  // The list of attention, which is asked for in front of it.
-  kCombine,        // moe_combine
-  kRankSum,        // The sum over ranks.
+  kCombine,  // moe_combine
+  kRankSum,  // The sum over ranks.
   kHcPost,
   kHcPre,
   kNorm,          // rms_norm in place.
@@ -49,10 +47,9 @@ enum class OpKind : uint8_t {
 struct RecordedOp {
   OpKind kind;
   OpAccesses accesses;
-  std::variant<LinearWork, JointExpertsWork, SwigluWork, RouterWork, AttentionWork, RopeWork, EntryListWork,
-               CombineWork, RankSumWork, HcPostWork, HcPreWork, NormWork, RowsWork, CandidatesWork,
-               ExchangeWork, MergeCandidatesWork, ChosenList, AttentionPartWork, MergeAttentionWork,
-               PackedTokensWork>
+  std::variant<LinearWork, JointExpertsWork, SwigluWork, RouterWork, AttentionWork, RopeWork, CombineWork,
+               RankSumWork, HcPostWork, HcPreWork, NormWork, RowsWork, CandidatesWork, ExchangeWork,
+               MergeCandidatesWork, ChosenList, AttentionPartWork, MergeAttentionWork, PackedTokensWork>
       work;
 };
 

@@ -19,24 +19,12 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-// Whether `selected` is what indexer_select has just written: then its lists are in order and need no checks.
-bool IsIndexersList(CudaContext& context, const ops::AttentionArgs& args) {
-  if (args.selected.is_null()) return false;
-  return context.lowering().Fuse({.kind = OpKind::kAttentionList,
-                                  .accesses = {},
-                                  .work = EntryListWork{.selected = args.selected.data,
-                                                        .num_tokens = args.selected.shape[0],
-                                                        .top_k = args.selected.shape[1],
-                                                        .ratio = args.ratio,
-                                                        .sequences = TokensOf(args.sequences)}});
-}
-
 // Sets the lists of `params`, where there are some.
 Status FindLists(CudaContext& context, const SequenceTable& table, const ops::AttentionArgs& args,
                  AttentionParams& params) {
   if (args.selected.is_null()) return {};
   params.top_k = args.selected.shape[1];
-  if (IsIndexersList(context, args)) {
+  if (args.ordered) {
     params.entries = args.selected.as<const int32_t>();
     return {};
   }

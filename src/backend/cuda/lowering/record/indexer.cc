@@ -179,15 +179,6 @@ Status IndexerSelect(CudaContext& context, const ops::IndexerSelectArgs& args) {
                                          .block_size = std::max<int64_t>(args.block_size, 1)},
                                         {}));
   }
-  // With blocks to choose from a list may be shorter than those that attention knows without.
-  if (!args.within.is_null()) return {};
-  context.lowering().Note({.kind = OpKind::kIndexerList,
-                           .accesses = {},
-                           .work = EntryListWork{.selected = args.selected.data,
-                                                 .num_tokens = num_tokens,
-                                                 .top_k = top_k,
-                                                 .ratio = args.ratio,
-                                                 .sequences = TokensOf(args.sequences)}});
   return {};
 }
 

@@ -70,7 +70,7 @@ bool FitsStream(const ExpertsShape& s, const DeviceLimits& d) {
 
 bool CanGroupWide(const ExpertsShape& s, const DeviceLimits& d) {
   const bool many =
-      s.num_tokens >= kMinWgmmaTokens || s.num_assignments() >= kMinWideTokensOfExpert * s.num_experts;
+      s.num_tokens >= kMinWgmmaTokens || s.num_assignments() > kMaxGemvTokensOfExpert * s.num_experts;
   return d.has_wgmma() && many && FitsWide(s.w1) && FitsWide(s.w2) && CanGroupAndPack(s);
 }
 
@@ -118,9 +118,10 @@ constexpr std::array<Rule<ExpertsPath, ExpertsShape>, 10> kExpertsRules = {{
     {ExpertsPath::kGroupedGemvStream, "moe/grouped_gemv_stream",
      "at most 4 tokens an expert on average; up to 64 tokens", FitsStream},
     {ExpertsPath::kGroupedGemmNarrow, "moe/grouped_gemm_narrow",
-     "FP4, from 65 tokens or 12 an expert on average, where that takes least by estimate", FitsGroupedNarrow},
-    {ExpertsPath::kGroupedGemmWide, "moe/grouped_gemm_wide", "FP4, from 65 tokens or 12 an expert on average",
-     FitsGroupedWide},
+     "FP4, from 65 tokens or more than 4 an expert on average, where that takes least by estimate",
+     FitsGroupedNarrow},
+    {ExpertsPath::kGroupedGemmWide, "moe/grouped_gemm_wide",
+     "FP4, from 65 tokens or more than 4 an expert on average", FitsGroupedWide},
     {ExpertsPath::kGroupedGemmWgmma, "moe/grouped_gemm_wgmma", "from 65 tokens", FitsGroupedWgmma},
     {ExpertsPath::kRoutedExperts, "moe/routed_experts", "the rest", FitsAll, RuleKind::kAny},
 }};

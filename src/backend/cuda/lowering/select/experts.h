@@ -54,7 +54,6 @@ int StreamTokensPerTile(const DeviceWeight& w1, const DeviceWeight& w2);
 inline constexpr int64_t kMaxJointTopK = 32;
 inline constexpr int64_t kMaxGroupedGemvTokens = 64;  // Tokens of a call.
 inline constexpr int64_t kMaxGemvTokensOfExpert = 4;
-inline constexpr int64_t kMinWideTokensOfExpert = 12;
 inline constexpr int64_t kMinFp8TokensOfExpert = 128;  // Threshold of Fp8Products::kMany.
 
 }  // namespace dsv4::backend::cuda
