@@ -30,6 +30,8 @@ def same(raw):
     lines = []  # Events of several choices come in any order: each choice has its own.
     for line in raw.decode().splitlines():
         event = json.loads(line[6:]) if line.startswith("data: {") else {}
+        if line.startswith(":") or line == "event: ping" or event.get("type") == "ping":  # Nothing else came for a while.
+            continue
         if event.get("choices") == [] and "kv_transfer_params" in event:
             continue
         choice = event["choices"][0]["index"] if event.get("choices") else 0
