@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -154,16 +153,21 @@ std::vector<HeadRow> HeadRows(const StepContext& context, std::span<const PassCh
   return rows;
 }
 
+// Whether they are all of so many rows, in order.
+bool AreAll(std::span<const HeadRow> rows, int64_t count) {
+  int64_t next = 0;
+  return std::ssize(rows) == count &&
+         std::ranges::all_of(rows, [&](const HeadRow& row) { return row.row == next++; });
+}
+
 // Gathers a few rows of what the trunk has left, `all` [n, width]: [rows, width]. Of several stages the last has them, and the first gets
 // them from it.
 Result<TensorView> GatherHeadRows(const LayerStep& step, const Graph& graph, std::string_view name,
                                   const TensorView& all, std::span<const HeadRow> rows) {
   const RankPlace& place = graph.weights.place;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  // All rows, as those of a step of single tokens are, stay where they are.
-  if (place.placement.num_stages == 1 && num_rows == all.shape[0] &&
-      std::ranges::equal(rows, std::views::iota(int64_t{0}, num_rows), {}, &HeadRow::row))
-    return all;
+  // Those of a step of single tokens stay where they are.
+  if (place.placement.num_stages == 1 && AreAll(rows, all.shape[0])) return all;
   DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(all.dtype, {num_rows, all.shape[1]}));
   if (num_rows == 0) return gathered;
   const int first = place.shard();
