@@ -166,7 +166,7 @@ Result<TensorView> GatherHeadRows(const LayerStep& step, const Graph& graph, std
                                   const TensorView& all, std::span<const HeadRow> rows) {
   const RankPlace& place = graph.weights.place;
   const auto num_rows = static_cast<int64_t>(rows.size());
-  // Those of a step of single tokens stay where they are.
+  // All rows, as in a step of single tokens, stay where they are.
   if (place.placement.num_stages == 1 && AreAll(rows, all.shape[0])) return all;
   DSV4_ASSIGN_OR_RETURN(const TensorView gathered, step.NewTensor(all.dtype, {num_rows, all.shape[1]}));
   if (num_rows == 0) return gathered;
