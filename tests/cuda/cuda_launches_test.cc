@@ -94,36 +94,28 @@ std::vector<int64_t> LaunchesOfSteps(const ops::Backend& backend, model::Model& 
   return launches;
 }
 
-// The launches of a step of V4.1 with so many layers. Its tables of n-grams have numbers, since rows are read
-// before they are copied.
-int64_t LaunchesOfV41(const ops::Backend& backend, int num_layers) {
+// A model of V4.1 with so many layers. Its tables of n-grams have numbers, since rows are read before they are
+// copied.
+std::unique_ptr<model::Model> MakeV41(const ops::Backend& backend, int num_layers) {
   model::SyntheticOptions options = Take(model::ParseSyntheticName("synthetic:mini41"));
   options.num_layers = num_layers;
   auto config = Take(model::ParseModelConfig(Take(model::SyntheticConfig(options)), "mini41"));
   model::ModelOptions model_options;
   model_options.token_classes.resize(static_cast<size_t>(config.vocab_size));
   std::iota(model_options.token_classes.begin(), model_options.token_classes.end(), 0);
-  const auto model = Take(model::Model::FromCheckpoint(
+  return Take(model::Model::FromCheckpoint(
       std::move(config), Take(model::MakeSyntheticCheckpoint("mini41", options, 1)), backend, model_options));
-  kv::SequenceState sequence = Take(model->NewSequence());
-  Lengthen(sequence, 8194);
-  int64_t launches = 0;
-  for (int i = 0; i < 2; ++i) {  // The first one also brings tables of pages.
-    const int32_t token = 1;
-    const model::SequenceChunk chunk = {.state = &sequence, .tokens = {&token, 1}};
-    const int64_t before = backend::CountersOf(backend).launches;
-    EXPECT_TRUE(model->Step({&chunk, 1}).has_value());
-    launches = backend::CountersOf(backend).launches - before;
-  }
-  return launches;
 }
 
 // The sixth and the ninth layer attend to entries that another one chose. Nothing sorts them again, and what
 // ends the layer in front is fused with what begins this one, although weights of streams travel between them.
 TEST(CudaLaunches, ALayerThatSharesAChoiceIsElevenLaunches) {
   const ops::Backend backend = Take(backend::MakeCudaBackend({}));
-  EXPECT_EQ(LaunchesOfV41(backend, 6) - LaunchesOfV41(backend, 5), 11);
-  EXPECT_EQ(LaunchesOfV41(backend, 9) - LaunchesOfV41(backend, 8), 11);
+  const auto launches = [&](int num_layers) {
+    return LaunchesOfSteps(backend, *MakeV41(backend, num_layers), 8194)[1];  // The first one brings pages.
+  };
+  EXPECT_EQ(launches(6) - launches(5), 11);
+  EXPECT_EQ(launches(9) - launches(8), 11);
 }
 
 // An entry of four tokens is pooled where its row is normed, rotated and stored, beside all other rows of the

@@ -55,15 +55,15 @@ Result<VisibleSet> Visible(const Problem& problem, const ops::AttentionSequence&
     return visible;
   }
   const int64_t top_k = problem.selected.shape[1];
+  const int64_t most = std::min(top_k, num_entries);
   std::vector<int64_t> entries;
   for (int64_t i = 0; i < top_k; ++i) {
     const int64_t entry = LoadInteger(problem.selected, token * top_k + i);
-    const bool as_ordered =
-        i < std::min(top_k, num_entries) ? entry > (entries.empty() ? -1 : entries.back()) : entry == -1;
-    if (problem.ordered && !as_ordered) {
+    const int64_t before = entries.empty() ? -1 : entries.back();
+    if (problem.ordered && (i < most ? entry <= before : entry != -1)) {
       return Error(
           InvalidArgument(fmt::format("op {}: ordered: selected[{}, {}]: {}, want {} rising entries, then -1",
-                                      problem.op, token, i, entry, std::min(top_k, num_entries))));
+                                      problem.op, token, i, entry, most)));
     }
     if (entry == -1) continue;
     if (entry < 0 || entry >= num_entries) {

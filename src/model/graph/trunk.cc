@@ -27,9 +27,6 @@ Status MakeSelectionRoom(const LayerStep& step, std::span<const LayerPlan> layer
 Status RunSublayers(const LayerStep& step, const LayerWeights& weights, TrunkState& state,
                     const std::function<Status()>& before_change) {
   if (step.plan().num_tokens == 0) return ServeExperts(step, weights);
-  if (!state.pre.is_null() && state.attn_pre.is_null()) {
-    DSV4_ASSIGN_OR_RETURN_STATUS(state.attn_pre, step.NewTensor(DType::kF32, state.pre.shape));
-  }
   // A prompt's tail has fewer rows.
   const TensorView attn_pre = state.pre.is_null() ? TensorView() : state.attn_pre.Rows(0, state.pre.shape[0]);
   {

@@ -15,7 +15,7 @@ struct TrunkState {
   TensorView selected = {};
   // Weights by which the next sub-layer mixes the streams, F32 [n, H]; null where each makes its own.
   TensorView pre = {};
-  // Memory for those that attention's hyper-connection makes for the experts'. It is one for all layers, so that
+  // Memory beside `pre`, for those that attention's hyper-connection makes for the experts'. It is one for all layers, so that
   // their tensors lie at the same addresses. A backend may then fuse a layer's end with the next one's beginning.
   TensorView attn_pre = {};
   // The last candidate blocks, I32 [n, candidate_topk_blocks]; null where no layer makes any.

@@ -149,21 +149,25 @@ TEST(ChooseLinearOfV41, ProductsInFp8LeaveGroupsOf32Alone) {
   }
 }
 
+ExpertsShape Experts(int64_t num_tokens, int64_t num_experts) {
+  return {.alike = true,
+          .bulk_aligned = true,
+          .w1 = Fp4(2304, 5120, false),
+          .w2 = Fp4(5120, 2304, false),
+          .num_tokens = num_tokens,
+          .top_k = 6,
+          .num_here = num_experts,
+          .num_experts = num_experts,
+          .x = WeightData(),
+          .x_dtype = DType::kBF16,
+          .terms = WeightData(),
+          .sums = true};
+}
+
 // As with groups of 128, but for the options.
 TEST(ChooseExpertsOfV41, HaveTheKernelsOfMxFp4) {
   for (const int64_t tokens : {1, 8, 64, 65, 4096}) {
-    ExpertsShape shape = {.alike = true,
-                          .bulk_aligned = true,
-                          .w1 = Fp4(2304, 5120, false),
-                          .w2 = Fp4(5120, 2304, false),
-                          .num_tokens = tokens,
-                          .top_k = 6,
-                          .num_here = 384,
-                          .num_experts = 384,
-                          .x = WeightData(),
-                          .x_dtype = DType::kBF16,
-                          .terms = WeightData(),
-                          .sums = true};
+    ExpertsShape shape = Experts(tokens, 384);
     const auto kernel = ChooseExperts(shape, kH200).kernel;
     EXPECT_NE(kernel, ExpertsPath::kRoutedExperts) << tokens;
     shape.w1.x_group = shape.w2.x_group = 32;
@@ -178,18 +182,7 @@ TEST(ChooseExpertsOfV41, HaveTheKernelsOfMxFp4) {
 TEST(ChooseExpertsOfV41, FewExpertsHaveFastKernelsToo) {
   for (const int64_t num_experts : {8, 16, 48, 64, 128, 384}) {
     for (const int64_t tokens : {1, 8, 9, 16, 33, 64, 65, 512}) {
-      const ExpertsShape shape = {.alike = true,
-                                  .bulk_aligned = true,
-                                  .w1 = Fp4(2304, 5120, false),
-                                  .w2 = Fp4(5120, 2304, false),
-                                  .num_tokens = tokens,
-                                  .top_k = 6,
-                                  .num_here = num_experts,
-                                  .num_experts = num_experts,
-                                  .x = WeightData(),
-                                  .x_dtype = DType::kBF16,
-                                  .terms = WeightData(),
-                                  .sums = true};
+      const ExpertsShape shape = Experts(tokens, num_experts);
       EXPECT_NE(ChooseExperts(shape, kH200).kernel, ExpertsPath::kRoutedExperts)
           << num_experts << " experts, " << tokens << " tokens";
     }
@@ -200,18 +193,7 @@ TEST(ChooseExpertsOfV41, FewExpertsHaveFastKernelsToo) {
 TEST(ChooseExpertsOfV41, ManyTokensTakeWideTiles) {
   for (const int64_t num_experts : {8, 48, 384}) {
     for (const int64_t tokens : {8192, 65536}) {
-      const ExpertsShape shape = {.alike = true,
-                                  .bulk_aligned = true,
-                                  .w1 = Fp4(2304, 5120, false),
-                                  .w2 = Fp4(5120, 2304, false),
-                                  .num_tokens = tokens,
-                                  .top_k = 6,
-                                  .num_here = num_experts,
-                                  .num_experts = num_experts,
-                                  .x = WeightData(),
-                                  .x_dtype = DType::kBF16,
-                                  .terms = WeightData(),
-                                  .sums = true};
+      const ExpertsShape shape = Experts(tokens, num_experts);
       EXPECT_EQ(ChooseExperts(shape, kH200).kernel, ExpertsPath::kGroupedGemmWide)
           << num_experts << " experts, " << tokens << " tokens";
       double before = 0.0;

@@ -21,6 +21,7 @@ Status Begin(const LayerStep& step, TrunkState& state) {
   for (int64_t t = 0; t < n; ++t) first[static_cast<size_t>(t * hc)] = std::bit_cast<int32_t>(1.0F);
   DSV4_ASSIGN_OR_RETURN_STATUS(state.pre, UploadToStep(step, DType::kF32, {n, hc},
                                                        step.context().arrays.Fixed(std::move(first)).data()));
+  DSV4_ASSIGN_OR_RETURN_STATUS(state.attn_pre, step.NewTensor(DType::kF32, state.pre.shape));
   return {};
 }
 

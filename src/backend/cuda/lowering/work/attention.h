@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "backend/cuda/device/numeric/sequence_table.h"
 #include "backend/cuda/device/sync/fault.h"

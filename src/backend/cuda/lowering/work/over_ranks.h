@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "backend/cuda/collectives/peer_links.h"
 #include "backend/cuda/device/numeric/sequence_table.h"
