@@ -17,7 +17,7 @@ ops::Backend MakeCuda(bool synchronous) {
 }  // namespace
 
 const std::vector<FastBackend>& FastBackends() {
-  static const std::vector<FastBackend> backends = {{MakeCuda(false), MakeCuda(true)}};
+  static const std::vector<FastBackend> backends = {{MakeCuda(false), MakeCuda(true), true}};
   return backends;
 }
 

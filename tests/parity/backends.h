@@ -24,11 +24,13 @@ const std::vector<ops::Backend>& Candidates();
 struct FastBackend {
   ops::Backend one_thread;
   ops::Backend three_threads;
+  bool is_device = false;
 };
 const std::vector<FastBackend>& FastBackends();
 
-// Outputs that a fast backend's are compared with: the judge's bits, or by the test, within a bound.
-enum class FastOutputs { kSameBits, kBounded };
+// Outputs that a fast backend's are compared with: the judge's bits, or by the test, within a bound. A device
+// sums hyper-connections in fp32, where the host has the judge's double.
+enum class FastOutputs { kSameBits, kSameBitsOnHost, kBounded };
 
 // Outputs of the judge and, if bounded, of the fast backends. A test that asks for them and never looks
 // fails.

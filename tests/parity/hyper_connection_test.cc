@@ -15,17 +15,35 @@ using Matrix = std::vector<std::vector<double>>;
 
 double Sigmoid(double x) { return 0.5 * (1.0 + std::tanh(0.5 * x)); }
 
-std::vector<double> Logits(const std::vector<double>& x, const std::vector<double>& fn, double eps) {
+// A number, and how far a device may be from it by its roundings.
+struct Bounded {
+  double value;
+  double slack;
+};
+
+std::vector<Bounded> Logits(const std::vector<double>& x, const std::vector<double>& fn, double eps) {
   double square = 0;
   for (const double value : x) square += value * value / static_cast<double>(x.size());
-  std::vector<double> m;
+  const double factor = 1.0 / std::sqrt(square + eps);
+  std::vector<Bounded> m;
   for (size_t begin = 0; begin < fn.size(); begin += x.size()) {
     double sum = 0;
-    for (size_t j = 0; j < x.size(); ++j) sum += fn[begin + j] * x[j];
-    m.push_back(sum / std::sqrt(square + eps));
+    double magnitude = 0;
+    for (size_t j = 0; j < x.size(); ++j) {
+      sum += fn[begin + j] * x[j];
+      magnitude += std::fabs(fn[begin + j] * x[j]);
+    }
+    m.push_back({sum * factor, 2 * magnitude * factor * SumDepth(static_cast<int64_t>(x.size())) * 0x1p-24});
   }
   return m;
 }
+
+// scale * m + base.
+Bounded Scaled(const Bounded& m, double scale, double base) {
+  const double value = m.value * scale + base;
+  return {value, m.slack * std::fabs(scale) + 0x1p-22 * (std::fabs(m.value * scale) + std::fabs(base))};
+}
+Bounded Sigmoid(const Bounded& x) { return {Sigmoid(x.value), x.slack / 4 + 0x1p-22}; }
 
 Matrix DoublyStochastic(Matrix c, double eps, int iterations) {
   const size_t n = c.size();
@@ -88,53 +106,73 @@ TEST(HcPreParity, AgainstTheSpecification) {
       const TestTensor fn(DType::kF32, {mix, mult * c.dim}, in.fn);
       const TestTensor scale(DType::kF32, {3}, in.scale);
       const TestTensor base(DType::kF32, {mix}, in.base);
-      const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-        TestTensor u(dtype, {c.num_tokens, c.dim});
-        TestTensor post(DType::kF32, {c.num_tokens, mult});
-        TestTensor comb(DType::kF32, {c.num_tokens, mult, mult});
-        const Status status = backend.table.hc_pre(
-            *backend.context, {streams, fn, scale, base, u, post, comb, 1e-6F, 1e-6F, c.iterations});
-        EXPECT_TRUE(status.ok()) << status.ToString();
-        return Outputs(std::move(u), std::move(post), std::move(comb));
-      });
+      const auto outputs = RunOnAll(
+          [&](const ops::Backend& backend) {
+            TestTensor u(dtype, {c.num_tokens, c.dim});
+            TestTensor post(DType::kF32, {c.num_tokens, mult});
+            TestTensor comb(DType::kF32, {c.num_tokens, mult, mult});
+            const Status status = backend.table.hc_pre(
+                *backend.context, {streams, fn, scale, base, u, post, comb, 1e-6F, 1e-6F, c.iterations});
+            EXPECT_TRUE(status.ok()) << status.ToString();
+            return Outputs(std::move(u), std::move(post), std::move(comb));
+          },
+          FastOutputs::kSameBitsOnHost);
 
       std::vector<double> u;
       std::vector<double> magnitudes;
+      std::vector<double> u_slack;
       std::vector<double> post;
+      std::vector<double> post_slack;
       std::vector<double> comb;
+      std::vector<double> comb_slack;
       const double eps = static_cast<double>(1e-6F);
       for (int64_t t = 0; t < c.num_tokens; ++t) {
         const auto begin = in.streams.begin() + t * mult * c.dim;
         const std::vector<double> x(begin, begin + mult * c.dim);
-        const std::vector<double> m = Logits(x, in.fn, eps);
+        const std::vector<Bounded> m = Logits(x, in.fn, eps);
         const auto at = [&](int64_t k, int part) {
           const size_t i = static_cast<size_t>(k);
-          return m[i] * in.scale[static_cast<size_t>(part)] + in.base[i];
+          return Scaled(m[i], in.scale[static_cast<size_t>(part)], in.base[i]);
         };
         for (int64_t d = 0; d < c.dim; ++d) {
           double sum = 0;
           double magnitude = 0;
+          double slack = 0;
           for (int64_t i = 0; i < mult; ++i) {
-            const double term = (Sigmoid(at(i, 0)) + eps) * x[static_cast<size_t>(i * c.dim + d)];
-            sum += term;
-            magnitude += std::fabs(term);
+            const Bounded weight = Sigmoid(at(i, 0));
+            const double value = x[static_cast<size_t>(i * c.dim + d)];
+            sum += (weight.value + eps) * value;
+            magnitude += std::fabs((weight.value + eps) * value);
+            slack += weight.slack * std::fabs(value);
           }
           u.push_back(sum);
           magnitudes.push_back(magnitude);
+          u_slack.push_back(slack);
         }
         Matrix logits(static_cast<size_t>(mult));
+        double largest = 0;
         for (int64_t i = 0; i < mult; ++i) {
-          post.push_back(2 * Sigmoid(at(mult + i, 1)));
-          for (int64_t j = 0; j < mult; ++j)
-            logits[static_cast<size_t>(i)].push_back(at(2 * mult + mult * i + j, 2));
+          const Bounded weight = Sigmoid(at(mult + i, 1));
+          post.push_back(2 * weight.value);
+          post_slack.push_back(2 * weight.slack);
+          for (int64_t j = 0; j < mult; ++j) {
+            const Bounded logit = at(2 * mult + mult * i + j, 2);
+            logits[static_cast<size_t>(i)].push_back(logit.value);
+            largest = std::max(largest, logit.slack);
+          }
         }
+        // An iteration's roundings are mended by the next one; what the logits differ by stays.
         for (const std::vector<double>& row : DoublyStochastic(logits, eps, c.iterations)) {
           comb.insert(comb.end(), row.begin(), row.end());
+          comb_slack.insert(comb_slack.end(), row.size(), 4 * largest + 0x1p-20);
         }
       }
       ExpectRounded(dtype, outputs[0].Values(), u, magnitudes, "u");
       ExpectRounded(DType::kF32, outputs[1].Values(), post, {}, "post");
       ExpectRounded(DType::kF32, outputs[2].Values(), comb, {}, "comb");
+      ExpectFast(outputs, 0, dtype, u, magnitudes, mult, "u", u_slack);
+      ExpectFast(outputs, 1, DType::kF32, post, post, 1, "post", post_slack);
+      ExpectFast(outputs, 2, DType::kF32, comb, comb, 1, "comb", comb_slack);
     }
   }
 }
@@ -152,18 +190,20 @@ TEST(HcPostParity, SumRunsOverTheFirstIndexOfComb) {
       const TestTensor residual_tensor(dtype, {c.num_tokens, mult, c.dim}, residual);
       const TestTensor post_tensor(DType::kF32, {c.num_tokens, mult}, post);
       const TestTensor comb_tensor(DType::kF32, {c.num_tokens, mult, mult}, comb);
-      const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-        TestTensor out(dtype, {c.num_tokens, mult, c.dim});
-        TestTensor in_place(dtype, {c.num_tokens, mult, c.dim}, residual);
-        EXPECT_TRUE(backend.table
-                        .hc_post(*backend.context, {y_tensor, residual_tensor, post_tensor, comb_tensor, out})
-                        .ok());
-        EXPECT_TRUE(
-            backend.table.hc_post(*backend.context, {y_tensor, in_place, post_tensor, comb_tensor, in_place})
-                .ok());
-        EXPECT_EQ(in_place.Bytes(), out.Bytes());
-        return Outputs(std::move(out));
-      });
+      const auto outputs = RunOnAll(
+          [&](const ops::Backend& backend) {
+            TestTensor out(dtype, {c.num_tokens, mult, c.dim});
+            TestTensor in_place(dtype, {c.num_tokens, mult, c.dim}, residual);
+            const ops::HcPostArgs args = {y_tensor, residual_tensor, post_tensor, comb_tensor, out};
+            EXPECT_TRUE(backend.table.hc_post(*backend.context, args).ok());
+            EXPECT_TRUE(
+                backend.table
+                    .hc_post(*backend.context, {y_tensor, in_place, post_tensor, comb_tensor, in_place})
+                    .ok());
+            EXPECT_EQ(in_place.Bytes(), out.Bytes());
+            return Outputs(std::move(out));
+          },
+          FastOutputs::kSameBitsOnHost);
       std::vector<double> want;
       std::vector<double> magnitudes;
       for (int64_t t = 0; t < c.num_tokens; ++t) {
@@ -183,6 +223,7 @@ TEST(HcPostParity, SumRunsOverTheFirstIndexOfComb) {
         }
       }
       ExpectRounded(dtype, outputs[0].Values(), want, magnitudes, "hc_post");
+      ExpectFast(outputs, 0, dtype, want, magnitudes, mult + 1, "hc_post");
     }
   }
 }
@@ -196,33 +237,40 @@ TEST(HcHeadParity, AgainstTheSpecification) {
       const TestTensor fn(DType::kF32, {mult, mult * c.dim}, in.fn);
       const TestTensor scale(DType::kF32, {1}, in.scale);
       const TestTensor base(DType::kF32, {mult}, in.base);
-      const auto outputs = RunOnAll([&](const ops::Backend& backend) {
-        TestTensor y(dtype, {c.num_tokens, c.dim});
-        EXPECT_TRUE(
-            backend.table.hc_head(*backend.context, {streams, fn, scale, base, y, 1e-6F, 1e-6F}).ok());
-        return Outputs(std::move(y));
-      });
+      const auto outputs = RunOnAll(
+          [&](const ops::Backend& backend) {
+            TestTensor y(dtype, {c.num_tokens, c.dim});
+            EXPECT_TRUE(
+                backend.table.hc_head(*backend.context, {streams, fn, scale, base, y, 1e-6F, 1e-6F}).ok());
+            return Outputs(std::move(y));
+          },
+          FastOutputs::kSameBitsOnHost);
       std::vector<double> want;
       std::vector<double> magnitudes;
+      std::vector<double> slacks;
       const double eps = static_cast<double>(1e-6F);
       for (int64_t t = 0; t < c.num_tokens; ++t) {
         const auto begin = in.streams.begin() + t * mult * c.dim;
         const std::vector<double> x(begin, begin + mult * c.dim);
-        const std::vector<double> m = Logits(x, in.fn, eps);
+        const std::vector<Bounded> m = Logits(x, in.fn, eps);
         for (int64_t d = 0; d < c.dim; ++d) {
           double sum = 0;
           double magnitude = 0;
+          double slack = 0;
           for (size_t i = 0; i < static_cast<size_t>(mult); ++i) {
-            const double term = (Sigmoid(m[i] * in.scale[0] + in.base[i]) + eps) *
-                                x[i * static_cast<size_t>(c.dim) + static_cast<size_t>(d)];
-            sum += term;
-            magnitude += std::fabs(term);
+            const Bounded weight = Sigmoid(Scaled(m[i], in.scale[0], in.base[i]));
+            const double value = x[i * static_cast<size_t>(c.dim) + static_cast<size_t>(d)];
+            sum += (weight.value + eps) * value;
+            magnitude += std::fabs((weight.value + eps) * value);
+            slack += weight.slack * std::fabs(value);
           }
           want.push_back(sum);
           magnitudes.push_back(magnitude);
+          slacks.push_back(slack);
         }
       }
       ExpectRounded(dtype, outputs[0].Values(), want, magnitudes, "hc_head");
+      ExpectFast(outputs, 0, dtype, want, magnitudes, mult, "hc_head", slacks);
     }
   }
 }

@@ -453,7 +453,8 @@ TEST(ChooseHyperConnection, ByTokensAndWidth) {
   EXPECT_EQ(ChooseHcPre(fp32, kH200).kernel, HcPrePath::kDotsThenMix);
 
   EXPECT_EQ(ChooseHcDots(Streams(256), kH200).kernel, HcDotsPath::kRuns);
-  EXPECT_EQ(ChooseHcDots(Streams(257), kH200).kernel, HcDotsPath::kMma);
+  EXPECT_EQ(ChooseHcDots(Streams(257), kH200).kernel, HcDotsPath::kManyTokens);
+  EXPECT_EQ(ChooseHcDots(Streams(257, 7168), small).kernel, HcDotsPath::kRuns) << "172 KB of the matrix";
   fp32.num_tokens = 257;
   EXPECT_EQ(ChooseHcDots(fp32, kH200).kernel, HcDotsPath::kManyTokens);
   EXPECT_EQ(ChooseHcDots(Streams(257, 4000), kH200).kernel, HcDotsPath::kAny);
@@ -461,21 +462,19 @@ TEST(ChooseHyperConnection, ByTokensAndWidth) {
   EXPECT_EQ(ChooseHcMix(Streams(1025), kH200).kernel, HcMixPath::kManyTokens);
 }
 
-TEST(ChooseHyperConnection, PostByTokens) {
-  const auto post = [](int64_t num_tokens, int64_t mult, DType dtype) {
-    return HcPostShape{.dtype = dtype,
-                       .num_tokens = num_tokens,
+TEST(ChooseHyperConnection, PostByStreamsAndPlaces) {
+  const auto post = [](int64_t mult) {
+    return HcPostShape{.dtype = DType::kBF16,
+                       .num_tokens = 1,
                        .mult = mult,
                        .dim = 4096,
                        .y = At(16),
                        .out = At(32),
                        .residual = At(48)};
   };
-  EXPECT_EQ(ChooseHcPost(post(256, 4, DType::kBF16), kH200).kernel, HcPostPath::kOfFour);
-  EXPECT_EQ(ChooseHcPost(post(257, 4, DType::kBF16), kH200).kernel, HcPostPath::kManyTokens);
-  EXPECT_EQ(ChooseHcPost(post(257, 4, DType::kF32), kH200).kernel, HcPostPath::kOfFour);
-  EXPECT_EQ(ChooseHcPost(post(257, 2, DType::kBF16), kH200).kernel, HcPostPath::kAny);
-  HcPostShape crooked = post(1, 4, DType::kBF16);
+  EXPECT_EQ(ChooseHcPost(post(4), kH200).kernel, HcPostPath::kOfFour);
+  EXPECT_EQ(ChooseHcPost(post(2), kH200).kernel, HcPostPath::kAny);
+  HcPostShape crooked = post(4);
   crooked.out = At(40);
   EXPECT_EQ(ChooseHcPost(crooked, kH200).kernel, HcPostPath::kAny);
 }

@@ -11,6 +11,7 @@
 #include "backend/cuda/device/sync/stage_times.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_cluster.h"
 #include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_part.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
 #include "backend/cuda/runtime/launch_context.h"
@@ -25,23 +26,16 @@ constexpr int kNarrowBlocks = kNarrowRowThreads / 32;
 
 template <int kBlocks, int kRuns>
 struct HcMemory {
-  double
-      x[kHcMult]
-       [kRuns * kHcRunColumns];  // This block's columns of the streams, those of a run in PlaceInRun's order.
-  double parts[kHcMixRows + 1][kBlocks];  // Parts of the dot products, by block.
-  double squares[kBlocks];                // Sums of u * u, by block.
-  double post[kHcMult];
-  double comb[kHcMult][kHcMult];
-  double pre[kHcMult];
+  float4 x[kHcMult][kRuns * kHcRunColumns / 4];  // This block's columns of the streams.
+  double squares[kBlocks];                       // Sums of u * u, by block.
+  float parts[kHcMixRows + 1][kBlocks];          // Parts of the dot products, by block.
+  float post[kHcMult];
+  float comb[kHcMult][kHcMult];  // By its column.
+  float pre[kHcMult];
   float u[kRuns * kHcRunColumns];
   uint64_t parts_came;
   uint64_t squares_came;
 };
-
-// Lane l reads columns 4 l to 4 l + 3 of a run, two at a time: eight lanes' pairs lie side by side.
-__device__ __forceinline__ int PlaceInRun(int column) {
-  return column % 4 / 2 * 16 + column / 4 * 2 + column % 2;
-}
 
 // Rows of fn kRows a warp, runs up to kRuns a block; kOverRanks: what is before is a sum over ranks. Grid: blocks of a cluster, tokens.
 template <int kBlocks, int kRows, int kRuns, bool kOverRanks>
@@ -68,6 +62,10 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
   }
   __syncwarp();
   ArriveAtClusterRelaxed();
+
+  const auto own_column = [&](int stream, int run) -> float& {
+    return reinterpret_cast<float*>(m.x[stream])[run * kHcRunColumns + lane];
+  };
 
   // Weights, before anything that is waited for.
   float4 weights[kRows][kRuns];
@@ -126,11 +124,10 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
     }
   }
   if (before.out != nullptr) {
-    if (thread < kHcMult) m.post[thread] = static_cast<double>(before.post[token * kHcMult + thread]);
+    if (thread < kHcMult) m.post[thread] = before.post[token * kHcMult + thread];
     if (thread >= 32 && thread < 32 + kHcMult * kHcMult) {
       const int element = thread - 32;
-      m.comb[element / kHcMult][element % kHcMult] =
-          static_cast<double>(before.comb[token * kHcMult * kHcMult + element]);
+      m.comb[element % kHcMult][element / kHcMult] = before.comb[token * kHcMult * kHcMult + element];
     }
     __syncthreads();
   }
@@ -138,32 +135,25 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
   for (int i = 0; i < kOwnRuns; ++i) {
     const int run = warp + i * kWarps;
     if (run >= num_runs) break;
-    double x[kHcMult];
+    float x[kHcMult];
 #pragma unroll
-    for (int j = 0; j < kHcMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+    for (int j = 0; j < kHcMult; ++j) x[j] = ToFloat(streams[i][j]);
     if (before.out != nullptr) {
       if constexpr (kOverRanks) {
         const int64_t place = token * dim + run * kStep + first_column + lane;
         routed[i] = ranks.Take(place, routed[i]);
         before.sum[place] = routed[i];
       }
-      if (before.routed != nullptr) {
-        const double sum = static_cast<double>(ys[i]) + static_cast<double>(routed[i]);
-        ys[i] = ToFloat(FromFloat<Bf16>(static_cast<float>(sum)));
-      }
-      const auto value = static_cast<double>(ys[i]);
+      if (before.routed != nullptr) ys[i] = ToFloat(FromFloat<Bf16>(ys[i] + routed[i]));
 #pragma unroll
       for (int j = 0; j < kHcMult; ++j) {
-        double sum = m.post[j] * value;
-#pragma unroll
-        for (int k = 0; k < kHcMult; ++k) sum += m.comb[k][j] * x[k];
-        streams[i][j] = FromFloat<Bf16>(static_cast<float>(sum));
+        streams[i][j] = FromFloat<Bf16>(PostOf(m.post[j], ys[i], m.comb[j], [&](int k) { return x[k]; }));
       }
 #pragma unroll
-      for (int j = 0; j < kHcMult; ++j) x[j] = static_cast<double>(ToFloat(streams[i][j]));
+      for (int j = 0; j < kHcMult; ++j) x[j] = ToFloat(streams[i][j]);
     }
 #pragma unroll
-    for (int j = 0; j < kHcMult; ++j) m.x[j][run * kHcRunColumns + PlaceInRun(lane)] = x[j];
+    for (int j = 0; j < kHcMult; ++j) own_column(j, run) = x[j];
   }
   [[maybe_unused]] int left_before = 0;
   if constexpr (kOverRanks) {
@@ -175,26 +165,19 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
   MarkStage(Stage::kReady);
   // Dot products of a warp's rows; the last warp sums squares too.
   const bool sums_squares = warp == kWarps - 1;
-  double sums[kRows] = {};
-  double square = 0.0;
+  float sums[kRows] = {};
+  float square = 0.0F;
 #pragma unroll
   for (int run = 0; run < kRuns; ++run) {
     if (run >= num_runs) break;
-    const double* const place = &m.x[lane / 8][run * kHcRunColumns + lane % 8 * 2];
-    const auto low = *reinterpret_cast<const double2*>(place);
-    const auto high = *reinterpret_cast<const double2*>(place + 16);
-    const double x[4] = {low.x, low.y, high.x, high.y};
+    const float4 columns = m.x[lane / 8][run * 8 + lane % 8];
+    const float x[kLaneColumns] = {columns.x, columns.y, columns.z, columns.w};
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const float4 w = weights[r][run];
-      const double a[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) sums[r] = fma(a[j], x[j], sums[r]);
+      AddProducts(sums[r], {w.x, w.y, w.z, w.w}, x);
     }
-    if (sums_squares) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) square = fma(x[j], x[j], square);
-    }
+    if (sums_squares) AddProducts(square, x, x);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]);
@@ -223,11 +206,10 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
   MarkStage(Stage::kMet);
 
   if (thread < kHcMult) {
-    const double factor =
+    const float factor =
         NormFactor(SumOfParts<kBlocks>(m.parts[kHcMixRows]), p.params.dim * kHcMult, p.params.norm_eps);
-    const double logit = HcLogit(factor, SumOfParts<kBlocks>(m.parts[thread]), scale, base);
-    m.pre[thread] = StreamWeight(p.params, token, thread,
-                                 Sigmoid(logit) + static_cast<double>(p.params.hc_eps), rank == 0);
+    const float logit = HcLogit(factor, SumOfParts<kBlocks>(m.parts[thread]), scale, base);
+    m.pre[thread] = StreamWeight(p.params, token, thread, Sigmoid(logit) + p.params.hc_eps, rank == 0);
   }
   if (rank == 0 && thread >= 32 && thread < 32 + kHcMixRows + 1)
     p.dots[token * (kHcMixRows + 1) + thread - 32] = SumOfParts<kBlocks>(m.parts[thread - 32]);
@@ -237,10 +219,7 @@ __global__ void __cluster_dims__(kBlocks) __launch_bounds__(kHcMixRows / kRows *
   for (int i = 0; i < kOwnRuns; ++i) {
     const int run = warp + i * kWarps;
     if (run >= num_runs) break;
-    double sum = 0.0;
-#pragma unroll
-    for (int j = 0; j < kHcMult; ++j) sum += m.pre[j] * m.x[j][run * kHcRunColumns + PlaceInRun(lane)];
-    const float value = RowValue(sum, true);
+    const float value = RoundToBf16(MixOf(m.pre, kHcMult, [&](int j) { return own_column(j, run); }));
     m.u[run * kHcRunColumns + lane] = value;
     values[i] = static_cast<double>(value);
   }

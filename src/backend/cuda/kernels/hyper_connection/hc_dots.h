@@ -1,13 +1,20 @@
-// hc_pre's dot products of many tokens on tensor cores for doubles.
+// The dot products of hc_pre and hc_head, where a launch of theirs has nothing else to do.
 #pragma once
 
-#include "backend/cuda/runtime/launch_context.h"
+#include "backend/cuda/lowering/select/hyper_connection.h"
 #include "tensor/tensor.h"
 
 namespace dsv4::backend::cuda {
 
-// dots: [num_tokens, num_rows + 1, HcParts(dim)], as hyper_connection.cu's other kernels give them, bit for
-// bit.
-void LaunchHcDotsMma(LaunchContext& context, const TensorView& streams, const TensorView& fn, double* dots);
+class LaunchContext;
+
+// Partial dot products, [num_tokens, num_rows + 1, num_parts], and four numbers a token behind them.
+struct HcDots {
+  float* data;
+  int num_parts;
+  float* pre;
+};
+void LaunchHcDots(LaunchContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
+                  const HcDots& to);
 
 }  // namespace dsv4::backend::cuda

@@ -1,9 +1,5 @@
-// Hyper-connections of many tokens with four streams of bf16, apart from hc_pre's dot products. The bits are
-// those of hyper_connection.cu and hc_post.cu, whose kernels for any number of tokens wait for conversions to
-// double where these wait for memory.
+// The mix of hc_pre of many tokens with four streams of bf16, with the bits of hyper_connection.cu.
 #pragma once
-
-#include <cstdint>
 
 #include "backend/cuda/lowering/work/hyper_connection.h"
 #include "backend/cuda/runtime/launch_context.h"
@@ -11,21 +7,8 @@
 
 namespace dsv4::backend::cuda {
 
+// pre: memory for the weights of all tokens' streams.
 void LaunchManyMixes(LaunchContext& context, const ops::HcPreArgs& args, const HcPreParams& params,
-                     double* pre);
-
-// hc_post, with moe_combine in front of it unless `routed` is null: it gives y = shared (null: 0) + routed.
-struct ManyPosts {
-  uint16_t* y;
-  const float* routed;
-  const uint16_t* shared;
-  const uint16_t* residual;
-  uint16_t* out;  // May be residual.
-  const float* post;
-  const float* comb;
-  int64_t num_tokens;
-  int64_t dim;  // A multiple of eight; all of it aligned to 16 bytes.
-};
-void LaunchManyPosts(LaunchContext& context, const ManyPosts& posts);
+                     float* pre);
 
 }  // namespace dsv4::backend::cuda

@@ -14,8 +14,8 @@ inline int MixBlocks(int num_tokens) { return (num_tokens + kMixesOfBlock - 1) /
 
 // Shared memory of a block.
 struct MixesMemory {
-  double factors[kMixesOfBlock];
-  double comb[kMixesOfBlock][17];  // Four by four, and one so that lanes' matrices begin in different banks.
+  float factors[kMixesOfBlock];
+  float comb[kMixesOfBlock][17];  // Four by four, and one so that lanes' matrices begin in different banks.
 };
 
 // Kernel for four streams; tokens [block * kMixesOfBlock, num_tokens), up to as many as a block has. By a
@@ -26,7 +26,7 @@ __device__ void HcMixesOfBlock(const HcPreParams& p, int block, int num_tokens, 
   const int t = static_cast<int>(threadIdx.x);
   const int64_t first = int64_t{block} * kMixesOfBlock;
   const int count = min(kMixesOfBlock, num_tokens - static_cast<int>(first));
-  const double* const dots = p.dots + first * (kHcMixRows + 1) * p.num_parts;
+  const float* const dots = p.dots + first * (kHcMixRows + 1) * p.num_parts;
   const auto dot = [&](int token, int row) {
     return SumOfParts(dots + (token * (kHcMixRows + 1) + row) * p.num_parts, p.num_parts);
   };
@@ -42,11 +42,11 @@ __device__ void HcMixesOfBlock(const HcPreParams& p, int block, int num_tokens, 
   for (int i = kThreads - 1 - t; i < count * kHcMult; i += kThreads) {
     const int token = i / kHcMult;
     const int row = kHcMult + i % kHcMult;
-    const double logit = HcLogit(m.factors[token], dot(token, row), p.scale[1], p.base[row]);
-    Store(p.post, first * kHcMult + i, 2.0 * Sigmoid(logit));
+    const float logit = HcLogit(m.factors[token], dot(token, row), p.scale[1], p.base[row]);
+    Store(p.post, first * kHcMult + i, 2.0F * Sigmoid(logit));
   }
   __syncthreads();
-  if (t < count) SinkhornOfFour(m.comb[t], static_cast<double>(p.hc_eps), p.sinkhorn_iters);
+  if (t < count) SinkhornOfFour(m.comb[t], p.hc_eps, p.sinkhorn_iters);
   __syncthreads();
   for (int i = t; i < count * kHcMult * kHcMult; i += kThreads)
     Store(p.comb, first * kHcMult * kHcMult + i, m.comb[i / (kHcMult * kHcMult)][i % (kHcMult * kHcMult)]);

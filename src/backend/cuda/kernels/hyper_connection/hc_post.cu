@@ -3,8 +3,9 @@
 #include "backend/cuda/device/numeric/device_numbers.cuh"
 #include "backend/cuda/device/numeric/eight_columns.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
-#include "backend/cuda/kernels/hyper_connection/hc_many.h"
+#include "backend/cuda/kernels/hyper_connection/hc_mix.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_post.h"
+#include "backend/cuda/runtime/launch_context.h"
 
 namespace dsv4::backend::cuda {
 namespace {
@@ -21,19 +22,19 @@ __global__ void HcPostKernel(const T* y, const T* residual, const float* post, c
   const int64_t d = blockIdx.y * int64_t{blockDim.x} + threadIdx.x;
   if (d >= dim) return;
   const T* const in = residual + token * mult * dim + d;
-  double streams[ops::kMaxHcMult];
+  float streams[ops::kMaxHcMult];
 #pragma unroll
   for (int i = 0; i < ops::kMaxHcMult; ++i) {
-    if (i < mult) streams[i] = Load(in, i * dim);
+    if (i < mult) streams[i] = ToFloat(in[i * dim]);
   }
-  const double value = Load(y, token * dim + d);
+  const float value = ToFloat(y[token * dim + d]);
   for (int j = 0; j < mult; ++j) {
-    double sum = static_cast<double>(post[token * mult + j]) * value;
+    float sum = post[token * mult + j] * value;
 #pragma unroll
     for (int i = 0; i < ops::kMaxHcMult; ++i) {
-      if (i < mult) sum += static_cast<double>(comb[(token * mult + i) * mult + j]) * streams[i];
+      if (i < mult) sum = fmaf(comb[(token * mult + i) * mult + j], streams[i], sum);
     }
-    Store(out, (token * mult + j) * dim + d, sum);
+    out[(token * mult + j) * dim + d] = FromFloat<T>(sum);
   }
 }
 
@@ -90,10 +91,7 @@ __global__ void __launch_bounds__(kPostThreads)
       for (int k = 0; k < kEightColumns; ++k) values[k] = 0;
     }
 #pragma unroll
-    for (int k = 0; k < kEightColumns; ++k) {
-      const double sum = static_cast<double>(values[k]) + static_cast<double>(routed[k]);
-      values[k] = ToFloat(FromFloat<T>(static_cast<float>(sum)));
-    }
+    for (int k = 0; k < kEightColumns; ++k) values[k] = ToFloat(FromFloat<T>(values[k] + routed[k]));
     StoreEight(static_cast<T*>(combined.y) + token * dim + d, values);
   }
   if constexpr (kBefore == Before::kNothing) LoadEight(y + token * dim + d, values);
@@ -101,17 +99,13 @@ __global__ void __launch_bounds__(kPostThreads)
   for (int i = 0; i < 4; ++i) LoadEight(residual + (token * 4 + i) * dim + d, streams[i]);
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    const double factor = static_cast<double>(post[token * 4 + j]);
-    double factors[4];
+    float factors[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) factors[i] = static_cast<double>(comb[(token * 4 + i) * 4 + j]);
+    for (int i = 0; i < 4; ++i) factors[i] = comb[(token * 4 + i) * 4 + j];
     float sums[kEightColumns];
 #pragma unroll
     for (int k = 0; k < kEightColumns; ++k) {
-      double sum = factor * static_cast<double>(values[k]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum += factors[i] * static_cast<double>(streams[i][k]);
-      sums[k] = static_cast<float>(sum);
+      sums[k] = PostOf(post[token * 4 + j], values[k], factors, [&](int i) { return streams[i][k]; });
     }
     StoreEight(out + (token * 4 + j) * dim + d, sums);
   }
@@ -119,19 +113,7 @@ __global__ void __launch_bounds__(kPostThreads)
 
 }  // namespace
 
-void LaunchHcPost(LaunchContext& context, const HcPostBefore& post, DType dtype, HcPostPath path) {
-  if (path == HcPostPath::kManyTokens && post.links.size == 0) {
-    LaunchManyPosts(context, {.y = static_cast<uint16_t*>(post.y),
-                              .routed = post.routed,
-                              .shared = static_cast<const uint16_t*>(post.shared),
-                              .residual = static_cast<const uint16_t*>(post.residual),
-                              .out = static_cast<uint16_t*>(post.out),
-                              .post = post.post,
-                              .comb = post.comb,
-                              .num_tokens = post.num_tokens,
-                              .dim = post.dim});
-    return;
-  }
+void LaunchHcPost(LaunchContext& context, const HcPostBefore& post, DType dtype) {
   const dim3 blocks(static_cast<unsigned>(post.num_tokens),
                     static_cast<unsigned>(CeilDiv(post.dim, kPostThreads * kEightColumns)));
   const Combined combined =

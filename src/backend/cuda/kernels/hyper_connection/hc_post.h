@@ -9,7 +9,7 @@ namespace dsv4::backend::cuda {
 class LaunchContext;
 
 // Launch for four streams, with moe_combine or the sum over ranks in front of it where `post` has them.
-void LaunchHcPost(LaunchContext& context, const HcPostBefore& post, DType dtype, HcPostPath path);
+void LaunchHcPost(LaunchContext& context, const HcPostBefore& post, DType dtype);
 // Launch for any number of streams.
 void LaunchHcPostOfAny(LaunchContext& context, const ops::HcPostArgs& args);
 

@@ -14,7 +14,7 @@ struct HcStep {
   HcPostBefore before;  // out null: the streams are there.
   const Bf16* streams;
   const float* fn;
-  double* dots;  // Address to which params.dots points.
+  float* dots;  // Address to which params.dots points.
   Bf16* u;
   const float* norm_weight;
   HcPreParams params;

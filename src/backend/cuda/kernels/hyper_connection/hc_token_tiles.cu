@@ -1,17 +1,13 @@
 // hc_pre of 9 to 256 tokens. In the first launch a block has a part of the columns of all streams
-// (hyper_connection.h) and takes eight tokens at a time. It does their hc_post, then dot products on tensor
-// cores for doubles. Their steps m16n8k8 add eight products one by one as a lane of hyper_connection.cu's
-// kernels does (hc_dots.cu). Rows of the matrix are the first operand's, tokens the second's. The first has
-// eight rows to spare: they are the tokens once more, so that their squares are a diagonal. In the second
-// launch a block has a token. It adds up the parts, mixes the streams and norms the result. Sums are made in
-// the order of the kernels for fewer tokens and for more.
+// (hc_part.cuh) and takes eight tokens at a time. It does their hc_post, then their dot products: a warp has
+// three rows of the matrix, and squares of one token. In the second launch a block has a token. It adds up
+// the parts, mixes the streams and norms the result.
 #include <algorithm>
 
 #include "backend/cuda/device/numeric/eight_columns.cuh"
-#include "backend/cuda/device/ptx/cp_async.cuh"
-#include "backend/cuda/device/ptx/mma_f64.cuh"
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_mixes.cuh"
+#include "backend/cuda/kernels/hyper_connection/hc_part.cuh"
 #include "backend/cuda/kernels/hyper_connection/hc_step.h"
 #include "backend/cuda/kernels/hyper_connection/hc_token_tiles.h"
 #include "backend/cuda/kernels/rows/row_steps.cuh"
@@ -21,28 +17,22 @@ namespace dsv4::backend::cuda {
 namespace {
 
 constexpr int kFactors = kHcMult + kHcMult * kHcMult;  // post and comb of a token.
-constexpr int kFours =
-    kHcRunColumns / 4;           // A lane of hyper_connection.cu's has four columns of a run and stream.
-constexpr int kTokens = 8;       // At a time.
-constexpr int kWarps = kTokens;  // A warp has a token, then groups of four columns.
+constexpr int kTokens = 8;                             // At a time.
+constexpr int kWarps = kTokens;                        // A warp has a token, then rows.
 constexpr int kThreads = 32 * kWarps;
-static_assert(kWarps == kFours);
+constexpr int kRows = kHcMixRows / kWarps;
+static_assert(kRows * kWarps == kHcMixRows);
 
-// Shared memory of a block. It has the matrix, [stream][run][row] of 128 bytes each; bf16 streams,
-// [stream][token] of TokenColumns; and factors of hc_post. Messages between warps reuse the streams' memory.
-constexpr int kMatrixFloats = kHcMixRows * kHcRunColumns;  // Floats of a stream and run.
-// With a gap that spreads tokens over banks.
-__host__ __device__ constexpr int TokenColumns(int runs) { return runs * kHcRunColumns + 8; }
-constexpr size_t kSumsBytes = kWarps * 8 * 32 * sizeof(double);
-__host__ __device__ constexpr size_t MatrixBytes(int runs) {
-  return static_cast<size_t>(kHcMult * runs * kMatrixFloats) * sizeof(float);
-}
-__host__ __device__ constexpr size_t StreamsBytes(int runs) {
-  const size_t bytes = static_cast<size_t>(kHcMult * kTokens * TokenColumns(runs)) * sizeof(uint16_t);
-  return bytes > kSumsBytes ? bytes : kSumsBytes;
+// Shared memory of a block. It has the part's matrix; bf16 streams, [token][stream] of StreamColumns; and
+// factors of hc_post.
+// An odd number of runs, so that two streams' lie in different banks.
+__host__ __device__ constexpr int StreamColumns(int runs) { return (runs | 1) * kHcRunColumns; }
+constexpr size_t StreamsBytes(int runs) {
+  return static_cast<size_t>(kTokens * kHcMult * StreamColumns(runs)) * sizeof(uint16_t);
 }
 constexpr size_t SharedBytes(int runs) {
-  return MatrixBytes(runs) + StreamsBytes(runs) + size_t{kTokens} * kFactors * sizeof(double);
+  return MatrixOfPartBytes(kHcMixRows, runs) + StreamsBytes(runs) +
+         size_t{kTokens} * kFactors * sizeof(float);
 }
 
 static_assert(SharedBytes(8) == HcTokenTilesSharedBytes(8) && SharedBytes(1) == HcTokenTilesSharedBytes(1));
@@ -88,17 +78,16 @@ struct Columns {
   }
 
   // [moe_combine and] hc_post, with the token's factors: as HcPostOfFourKernel.
-  __device__ __forceinline__ void Post(const HcStep& p, const double* factors, int64_t token,
-                                       int64_t column) {
+  __device__ __forceinline__ void Post(const HcStep& p, const float* factors, int64_t token, int64_t column) {
     const HcPostBefore& before = p.before;
     const int64_t dim = p.params.dim;
-    double post[kHcMult];
-    double comb[kHcMult][kHcMult];
+    float post[kHcMult];
+    float comb[kHcMult][kHcMult];  // By its column.
 #pragma unroll
     for (int j = 0; j < kHcMult; ++j) {
       post[j] = factors[j];
 #pragma unroll
-      for (int i = 0; i < kHcMult; ++i) comb[i][j] = factors[kHcMult + i * kHcMult + j];
+      for (int i = 0; i < kHcMult; ++i) comb[j][i] = factors[kHcMult + i * kHcMult + j];
     }
 #pragma unroll
     for (int word = 0; word < kEightColumns / 2; ++word) {
@@ -108,20 +97,15 @@ struct Columns {
       for (int half = 0; half < 2; ++half) {
         float value = Half(y[word], half);
         if (before.routed != nullptr) {
-          const double sum = static_cast<double>(value) + static_cast<double>(routed[2 * word + half]);
-          const uint32_t bits = Bf16FromFloat(static_cast<float>(sum));
+          const uint32_t bits = Bf16FromFloat(value + routed[2 * word + half]);
           made_y |= bits << (16 * half);
           value = __uint_as_float(bits << 16);
         }
-        double x[kHcMult];
-#pragma unroll
-        for (int i = 0; i < kHcMult; ++i) x[i] = static_cast<double>(Half(streams[i][word], half));
 #pragma unroll
         for (int j = 0; j < kHcMult; ++j) {
-          double sum = post[j] * static_cast<double>(value);
-#pragma unroll
-          for (int i = 0; i < kHcMult; ++i) sum += comb[i][j] * x[i];
-          made[j] |= static_cast<uint32_t>(Bf16FromFloat(static_cast<float>(sum))) << (16 * half);
+          const float sum =
+              PostOf(post[j], value, comb[j], [&](int i) { return Half(streams[i][word], half); });
+          made[j] |= static_cast<uint32_t>(Bf16FromFloat(sum)) << (16 * half);
         }
       }
       y[word] = made_y;
@@ -149,30 +133,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int step = num_parts * kHcRunColumns;  // From one of the part's runs to the next.
   const int runs = kRuns > 0 ? kRuns : dim / step;
   const int first_column = part * kHcRunColumns;
-  auto* const matrix = reinterpret_cast<float*>(shared);
-  auto* const streams = reinterpret_cast<uint16_t*>(shared + MatrixBytes(runs));
-  auto* const sums_of_warps = reinterpret_cast<double*>(streams);
-  auto* const factors = reinterpret_cast<double*>(shared + MatrixBytes(runs) + StreamsBytes(runs));
-  const int token_columns = TokenColumns(runs);
-
-  // Eight threads copy 128 bytes of a row; its pieces are swapped so that eight rows' lie in different banks.
-  {
-    constexpr int kRowsApart = 8;
-    const int stream = thread / 64;
-    const int row = thread / 8 % kRowsApart;
-    const int piece = thread % 8;
-    const float* from = p.fn + (int64_t{row} * kHcMult + stream) * dim + first_column + piece * 4;
-    float* to = matrix + stream * runs * kMatrixFloats + row * kHcRunColumns + (piece ^ row) * 4;
-#pragma unroll(kRuns > 0 ? kRuns : 1)
-    for (int run = 0; run < runs; ++run) {
-#pragma unroll
-      for (int k = 0; k < kHcMixRows / kRowsApart; ++k)
-        CopyAsync(to + k * kRowsApart * kHcRunColumns, from + int64_t{k} * kRowsApart * kHcMult * dim);
-      from += step;
-      to += kMatrixFloats;
-    }
-    CommitCopies();
-  }
+  auto* const matrix = reinterpret_cast<float4*>(shared);
+  const int stream_columns = StreamColumns(runs);
+  auto* const streams = reinterpret_cast<uint16_t*>(matrix + kHcMixRows * runs * 32);
+  auto* const factors = reinterpret_cast<float*>(streams + kTokens * kHcMult * stream_columns);
+  CopyMatrixOfPart<kHcMixRows, kThreads>(matrix, p.fn, part, num_parts, runs, dim);
   LetNextKernelStart();
   WaitForKernelsBefore();
 
@@ -195,17 +160,17 @@ __global__ void __launch_bounds__(kThreads, 2)
       Columns columns = {};
       int run = lane / 4;
       if (exists && run < runs) columns.Ask(p, token, column(run));
-      double* const own_factors = factors + warp * kFactors;
-      if (lane < kFactors) own_factors[lane] = static_cast<double>(factor);
+      float* const own_factors = factors + warp * kFactors;
+      if (lane < kFactors) own_factors[lane] = factor;
       __syncwarp();
 #pragma unroll 1
       for (; run < runs; run += 8) {
         if (has_post) columns.Post(p, own_factors, token, column(run));
 #pragma unroll
         for (int j = 0; j < kHcMult; ++j) {
-          StoreWords(
-              streams + (j * kTokens + warp) * token_columns + run * kHcRunColumns + lane % 4 * kEightColumns,
-              columns.streams[j]);
+          StoreWords(streams + (warp * kHcMult + j) * stream_columns + run * kHcRunColumns +
+                         lane % 4 * kEightColumns,
+                     columns.streams[j]);
         }
         if (exists && run + 8 < runs) columns.Ask(p, token, column(run + 8));
       }
@@ -213,68 +178,38 @@ __global__ void __launch_bounds__(kThreads, 2)
     WaitForCopies<0>();
     __syncthreads();
 
-    // Lane, for each stream, of hyper_connection.cu that has this warp's columns. Sums of two tiles of 16
-    // rows, as a step has them; lanes of streams 0 and 2 meet first.
-    const int token_of = lane / 4;
-    const int place = lane % 4;
-    double totals[2][4];
+    float sums[32] = {};  // Of each token the warp's rows, then the squares of the warp's token.
+    constexpr int kSquares = kTokens * kRows;
+#pragma unroll(kRuns > 0 ? 2 : 1)
+    for (int run = 0; run < runs; ++run) {
+      const uint16_t* const own = streams + lane / 8 * stream_columns + run * kHcRunColumns + lane % 8 * 4;
+      const auto columns = [&](int token, float(&x)[kLaneColumns]) {
+        LaneColumns<Bf16>(reinterpret_cast<const Bf16*>(own + token * kHcMult * stream_columns)).Widen(x);
+      };
+      float rows[kRows][kLaneColumns];
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      double sums[2][2][4] = {};
-#pragma unroll(kRuns > 0 ? kRuns : 1)
-      for (int run = 0; run < runs; run += 2) {
-        const bool both = kRuns % 2 == 0 && kRuns > 0 ? true : run + 1 < runs;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int stream = pair + 2 * half;
-          const uint16_t* const x = streams + (stream * kTokens + token_of) * token_columns +
-                                    run * kHcRunColumns + warp * 4 + place;
-          const float* const rows = matrix + (stream * runs + run) * kMatrixFloats +
-                                    token_of * kHcRunColumns + (warp ^ token_of) * 4 + place;
-          const auto of_x = [](const uint16_t* bits) {
-            return static_cast<double>(__uint_as_float(static_cast<uint32_t>(*bits) << 16));
-          };
-          const auto of_row = [&](int k, int next) {
-            return static_cast<double>(rows[next * kMatrixFloats + k * 8 * kHcRunColumns]);
-          };
-          const double x0 = of_x(x);
-          const double x1 = both ? of_x(x + kHcRunColumns) : 0.0;
-          double low[4] = {of_row(0, 0), of_row(1, 0), 0.0, 0.0};
-          double high[4] = {of_row(2, 0), x0, 0.0, x1};
-          if (both) {
-            low[2] = of_row(0, 1);
-            low[3] = of_row(1, 1);
-            high[2] = of_row(2, 1);
-          }
-          AddDoubleProducts(sums[half][0], low, x0, x1);
-          AddDoubleProducts(sums[half][1], high, x0, x1);
-        }
+      for (int r = 0; r < kRows; ++r) {
+        const float4 four = matrix[(run * kHcMixRows + warp * kRows + r) * 32 + lane];
+        rows[r][0] = four.x;
+        rows[r][1] = four.y;
+        rows[r][2] = four.z;
+        rows[r][3] = four.w;
       }
+      float x[kLaneColumns];
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
+      for (int t = 0; t < kTokens; ++t) {
+        columns(t, x);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const double sum = sums[0][tile][i] + sums[1][tile][i];
-          totals[tile][i] = pair == 0 ? sum : totals[tile][i] + sum;
-        }
+        for (int r = 0; r < kRows; ++r) AddProducts(sums[t * kRows + r], rows[r], x);
       }
+      columns(warp, x);
+      AddProducts(sums[kSquares], x, x);
     }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sums_of_warps[(warp * 8 + i) * 32 + lane] = totals[i / 4][i % 4];
-    __syncthreads();
-    {
-      // Here a warp has number `warp` of every thread above.
-      const auto of = [&](int other) { return sums_of_warps[(other * 8 + warp) * 32 + lane]; };
-      const double dot = ((of(0) + of(4)) + (of(2) + of(6))) + ((of(1) + of(5)) + (of(3) + of(7)));
-      const int row = warp / 2 * 8 + lane / 4;
-      const int token = lane % 4 * 2 + warp % 2;
-      const bool squares = row == kHcMixRows + token;
-      if (first_token + token < p.num_tokens && (row < kHcMixRows || squares)) {
-        p.dots[(int64_t{first_token + token} * (kHcMixRows + 1) + min(row, kHcMixRows)) * num_parts + part] =
-            dot;
-      }
-    }
+    SumOverLanes(sums);
+    const int token = lane == kSquares ? warp : lane / kRows;
+    const int row = lane == kSquares ? kHcMixRows : warp * kRows + lane % kRows;
+    if (lane <= kSquares && first_token + token < p.num_tokens)
+      p.dots[(int64_t{first_token + token} * (kHcMixRows + 1) + row) * num_parts + part] = sums[0];
     __syncthreads();
   }
 }
@@ -285,8 +220,8 @@ template <int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     HcTokenTilesMixAndNormKernel(const __grid_constant__ HcStep p, int mix_blocks) {
   extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ double dots[kHcMult + 1];
-  __shared__ double pre[kHcMult];
+  __shared__ float dots[kHcMult + 1];
+  __shared__ float pre[kHcMult];
   LetNextKernelStart();
   const int t = static_cast<int>(threadIdx.x);
   const int block = static_cast<int>(blockIdx.x);
@@ -307,7 +242,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   // each.
   constexpr int kParts = kRowThreads / 32;
   const int of = t / kParts;
-  double part = 0.0;
+  float part = 0.0F;
   if (of <= kHcMult)
     part = p.dots[(token * (kHcMixRows + 1) + (of < kHcMult ? of : kHcMixRows)) * kParts + t % kParts];
   const Bf16* const x = p.streams + token * kHcMult * dim;
@@ -327,8 +262,8 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   }
   __syncthreads();
   if (t < kHcMult) {
-    const double factor = NormFactor(dots[kHcMult], p.params.dim * kHcMult, p.params.norm_eps);
-    const double own = Sigmoid(HcLogit(factor, dots[t], scale, base)) + static_cast<double>(p.params.hc_eps);
+    const float factor = NormFactor(dots[kHcMult], p.params.dim * kHcMult, p.params.norm_eps);
+    const float own = Sigmoid(HcLogit(factor, dots[t], scale, base)) + p.params.hc_eps;
     pre[t] = StreamWeight(p.params, token, t, own, true);
   }
   __syncthreads();
@@ -337,10 +272,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     float sums[kEightColumns];
 #pragma unroll
     for (int k = 0; k < kEightColumns; ++k) {
-      double sum = 0.0;
-#pragma unroll
-      for (int i = 0; i < kHcMult; ++i) sum += pre[i] * static_cast<double>(Half(words[i][k / 2], k % 2));
-      sums[k] = RowValue(sum, true);
+      sums[k] = RoundToBf16(MixOf(pre, kHcMult, [&](int i) { return Half(words[i][k / 2], k % 2); }));
     }
     load(d + kRowThreads * kEightColumns);
     StoreEight(row + d, sums);

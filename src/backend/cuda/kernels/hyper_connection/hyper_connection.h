@@ -2,22 +2,13 @@
 // then the mix of the streams.
 #pragma once
 
-#include "backend/cuda/lowering/select/hyper_connection.h"
+#include "backend/cuda/kernels/hyper_connection/hc_dots.h"
 #include "backend/cuda/lowering/work/hyper_connection.h"
 #include "ops/hyper_connection.h"
 
 namespace dsv4::backend::cuda {
 
 class LaunchContext;
-
-// Partial dot products, [num_tokens, num_rows + 1, num_parts], and four numbers a token behind them.
-struct HcDots {
-  double* data;
-  int num_parts;
-  double* pre;
-};
-void LaunchHcDots(LaunchContext& context, HcDotsPath kernel, const TensorView& streams, const TensorView& fn,
-                  const HcDots& to);
 
 // The mix of any number of tokens, and what hc_head makes of its dot products, or of given weights without
 // any.

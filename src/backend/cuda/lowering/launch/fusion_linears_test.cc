@@ -322,8 +322,7 @@ RecordedOp Post(int64_t tokens = 1, const PostPlaces& at = {}, DType dtype = DTy
                              .comb = static_cast<const float*>(at.comb),
                              .num_tokens = tokens,
                              .dim = kDim,
-                             .dtype = dtype,
-                             .path = HcPostPath::kOfFour}};
+                             .dtype = dtype}};
 }
 struct PrePlaces {
   const void* streams = At('R');

@@ -135,8 +135,7 @@ void LaunchSubLayers(CudaContext& context, const OpGroup& group) {
     const auto launch = parts.pre->path == HcPrePath::kCluster ? LaunchHcCluster : LaunchHcTokenTiles;
     return launch(context, BeforeOf(parts), *parts.pre, parts.norm, !group.leaves_mix);
   }
-  if (parts.post != nullptr)
-    return LaunchHcPost(context, BeforeOf(parts), parts.post->dtype, parts.post->path);
+  if (parts.post != nullptr) return LaunchHcPost(context, BeforeOf(parts), parts.post->dtype);
   if (parts.sum == nullptr) return LaunchMoeCombine(context, *parts.combine);
   const RankSumWork sum = SumOf(parts);
   LaunchLlSum(context.queue(), {.links = sum.links,

@@ -48,13 +48,13 @@ bool Lowering::ContinuesRows(const RowsOperand& rows) const {
   return group_.rows.has_value() && group_.rows->Continues(rows);
 }
 
-Result<double*> Lowering::HcDots() {
+Result<float*> Lowering::HcDots() {
   if (hc_dots_.data() == nullptr) {
     constexpr int64_t kMaxParts = kWideRowThreads / 32;
     constexpr int64_t kCount = kMaxHcStepTokens * (kHcMixRows + 1) * kMaxParts;
-    DSV4_ASSIGN_OR_RETURN(hc_dots_, context_.memory().Allocate(kCount * sizeof(double)));
+    DSV4_ASSIGN_OR_RETURN(hc_dots_, context_.memory().Allocate(kCount * sizeof(float)));
   }
-  return reinterpret_cast<double*>(hc_dots_.data());
+  return reinterpret_cast<float*>(hc_dots_.data());
 }
 
 Result<int32_t*> Lowering::ChosenRows(int64_t count) {

@@ -33,7 +33,7 @@ class Lowering final : public PendingLaunches, public DeviceRoom {
 
   // Memory for hc_pre's dot products of kMaxHcStepTokens: the launch that takes post and comb over belongs to
   // another op.
-  Result<double*> HcDots();
+  Result<float*> HcDots();
 
   // Memory for a list that is chosen over ranks: attention_part reads it. The same for as many numbers as
   // before, or fewer.

@@ -31,7 +31,7 @@ HcPreShape ShapeOf(const TensorView& streams, const TensorView& fn, const void* 
           .clusters = {}};
 }
 
-HcPreParams ParamsOf(const ops::HcPreArgs& args, const double* dots, int num_parts) {
+HcPreParams ParamsOf(const ops::HcPreArgs& args, const float* dots, int num_parts) {
   return {.dots = dots,
           .scale = args.scale.as<const float>(),
           .base = args.base.as<const float>(),
@@ -54,8 +54,8 @@ Result<HcDots> ComputeDots(CudaContext& context, const TensorView& streams, cons
   const int64_t num_tokens = streams.shape[0];
   const int64_t num_parts = plan.kernel != HcDotsPath::kAny ? HcParts(streams.shape[2]) : 1;
   const int64_t count = num_tokens * (fn.shape[0] + 1) * num_parts;
-  const int64_t first_pre = (count + 1) / 2 * 2;  // Read two at once.
-  DSV4_ASSIGN_OR_RETURN(double* const data, context.Scratch<double>(first_pre + num_tokens * kHcMult));
+  const int64_t first_pre = (count + kHcMult - 1) / kHcMult * kHcMult;  // Read four at once.
+  DSV4_ASSIGN_OR_RETURN(float* const data, context.Scratch<float>(first_pre + num_tokens * kHcMult));
   const HcDots dots = {.data = data, .num_parts = static_cast<int>(num_parts), .pre = data + first_pre};
   LaunchHcDots(context, plan.kernel, streams, fn, dots);
   return dots;
@@ -120,8 +120,7 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
                            .comb = args.comb.as<const float>(),
                            .num_tokens = args.residual.shape[0],
                            .dim = args.residual.shape[2],
-                           .dtype = args.residual.dtype,
-                           .path = {}};
+                           .dtype = args.residual.dtype};
   const Plan<HcPostPath> plan = ChooseHcPost({.dtype = work.dtype,
                                               .num_tokens = work.num_tokens,
                                               .mult = args.residual.shape[1],
@@ -135,15 +134,13 @@ Status HcPost(CudaContext& context, const ops::HcPostArgs& args) {
     LaunchHcPostOfAny(context, args);
     return {};
   }
-  HcPostWork chosen = work;
-  chosen.path = plan.kernel;
   context.lowering().Record(
       {.kind = OpKind::kHcPost,
        .accesses = {.reads = {AccessOf(args.y, ColumnsOf(args.y.dtype)),
                               AccessOf(args.residual, Division::kStreamColumns),
                               AccessOf(args.post, Division::kPost), AccessOf(args.comb, Division::kComb)},
                     .writes = {AccessOf(args.out, Division::kStreamColumns)}},
-       .work = chosen});
+       .work = work});
   return {};
 }
 
@@ -155,7 +152,7 @@ Status HcPre(CudaContext& context, const ops::HcPreArgs& args) {
   const Plan<HcPrePath> plan = ChooseHcPre(shape, context.limits());
   context.Chose(plan);
   if (plan.kernel == HcPrePath::kDotsThenMix) return HcPreInParts(context, args);
-  DSV4_ASSIGN_OR_RETURN_STATUS(double* const dots, context.lowering().HcDots());
+  DSV4_ASSIGN_OR_RETURN_STATUS(float* const dots, context.lowering().HcDots());
   const int num_parts = plan.kernel == HcPrePath::kCluster ? 1 : static_cast<int>(HcParts(shape.dim));
   context.lowering().Record(
       {.kind = OpKind::kHcPre,

@@ -17,12 +17,10 @@ bool FitsTokenTiles(const HcPreShape& s, const DeviceLimits& d) {
          HcTokenTilesSharedBytes(HcRuns(s.dim)) <= d.shared_bytes;
 }
 
-bool FitsDotsMma(const HcPreShape& s, const DeviceLimits& d) {
-  return s.num_tokens > kMaxHcDotsTokens && s.dtype == DType::kBF16 && HasHcRuns(s) &&
-         HcRuns(s.dim) % 2 == 0 && HcDotsSharedBytes(1, HcRuns(s.dim)) <= d.shared_bytes;
-}
-bool FitsManyDots(const HcPreShape& s, const DeviceLimits&) {
-  return s.num_tokens > kMaxHcDotsTokens && HasHcRuns(s);
+bool FitsManyDots(const HcPreShape& s, const DeviceLimits& d) {
+  return s.num_tokens > kMaxHcDotsTokens && HasHcRuns(s) &&
+         (s.num_rows == kHcMult || s.num_rows == kHcMixRows) &&
+         HcDotsSharedBytes(HcRuns(s.dim)) <= d.shared_bytes;
 }
 bool FitsDotsOfRuns(const HcPreShape& s, const DeviceLimits&) { return HasHcRuns(s); }
 
@@ -35,9 +33,6 @@ bool FitsPostOfFour(const HcPostShape& s, const DeviceLimits&) {
   return s.mult == kHcMult && s.dim % kColumnsOfThread == 0 && IsAligned(s.y, 16) && IsAligned(s.out, 16) &&
          IsAligned(s.residual, 16);
 }
-bool FitsManyPosts(const HcPostShape& s, const DeviceLimits& d) {
-  return FitsPostOfFour(s, d) && s.dtype == DType::kBF16 && s.num_tokens >= kMinManyPosts;
-}
 
 constexpr std::array<Rule<HcPrePath, HcPreShape>, 3> kPreRules = {{
     {HcPrePath::kCluster, "hyper_connection/hc_cluster",
@@ -48,22 +43,18 @@ constexpr std::array<Rule<HcPrePath, HcPreShape>, 3> kPreRules = {{
     {HcPrePath::kDotsThenMix, "hyper_connection/hyper_connection", "the rest: dot products, then the mix",
      FitsAll<HcPreShape>},
 }};
-constexpr std::array<Rule<HcDotsPath, HcPreShape>, 4> kDotsRules = {{
-    {HcDotsPath::kMma, "hyper_connection/hc_dots", "from 257 tokens in bf16, four streams: FP64 tensor cores",
-     FitsDotsMma},
-    {HcDotsPath::kManyTokens, "hyper_connection/hyper_connection", "from 257 tokens, four streams",
-     FitsManyDots},
-    {HcDotsPath::kRuns, "hyper_connection/hyper_connection", "four streams", FitsDotsOfRuns},
-    {HcDotsPath::kAny, "hyper_connection/hyper_connection", "the rest", FitsAll<HcPreShape>, RuleKind::kAny},
+constexpr std::array<Rule<HcDotsPath, HcPreShape>, 3> kDotsRules = {{
+    {HcDotsPath::kManyTokens, "hyper_connection/hc_dots",
+     "from 257 tokens, four streams, as long as a part of the matrix fits in shared memory", FitsManyDots},
+    {HcDotsPath::kRuns, "hyper_connection/hc_dots", "four streams", FitsDotsOfRuns},
+    {HcDotsPath::kAny, "hyper_connection/hc_dots", "the rest", FitsAll<HcPreShape>, RuleKind::kAny},
 }};
 constexpr std::array<Rule<HcMixPath, HcPreShape>, 2> kMixRules = {{
     {HcMixPath::kManyTokens, "hyper_connection/hc_many", "from 1025 tokens in bf16, four streams",
      FitsManyMixes},
     {HcMixPath::kToken, "hyper_connection/hyper_connection", "the rest", FitsAll<HcPreShape>},
 }};
-constexpr std::array<Rule<HcPostPath, HcPostShape>, 3> kPostRules = {{
-    {HcPostPath::kManyTokens, "hyper_connection/hc_many",
-     "from 257 tokens in bf16, four streams; not with a sum over ranks", FitsManyPosts},
+constexpr std::array<Rule<HcPostPath, HcPostShape>, 2> kPostRules = {{
     {HcPostPath::kOfFour, "hyper_connection/hc_post", "four streams, columns by 8", FitsPostOfFour},
     {HcPostPath::kAny, "hyper_connection/hc_post", "the rest", FitsAll<HcPostShape>, RuleKind::kAny},
 }};

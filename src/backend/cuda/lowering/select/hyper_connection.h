@@ -46,7 +46,7 @@ inline Plan<HcPrePath> ChooseHcPre(const HcPreShape& shape, const DeviceLimits& 
   return FirstFit(HcPreRules(), shape, device);
 }
 // The dot products of kDotsThenMix and of hc_head,
-enum class HcDotsPath : uint8_t { kMma, kManyTokens, kRuns, kAny };
+enum class HcDotsPath : uint8_t { kManyTokens, kRuns, kAny };
 std::span<const Rule<HcDotsPath, HcPreShape>> HcDotsRules();
 inline Plan<HcDotsPath> ChooseHcDots(const HcPreShape& shape, const DeviceLimits& device) {
   return FirstFit(HcDotsRules(), shape, device);
@@ -67,7 +67,7 @@ struct HcPostShape {
   const void* out = nullptr;
   const void* residual = nullptr;
 };
-enum class HcPostPath : uint8_t { kManyTokens, kOfFour, kAny };
+enum class HcPostPath : uint8_t { kOfFour, kAny };
 std::span<const Rule<HcPostPath, HcPostShape>> HcPostRules();
 inline Plan<HcPostPath> ChooseHcPost(const HcPostShape& shape, const DeviceLimits& device) {
   return FirstFit(HcPostRules(), shape, device);
@@ -79,22 +79,14 @@ inline constexpr int64_t kMaxHcStepTokens = 256;
 inline constexpr int64_t kMaxHcDotsTokens =
     256;  // Up to so many, blocks of few tokens fill the device better.
 inline constexpr int64_t kMaxHcMixTokens = 1024;  // Up to so many, one launch takes less than two.
-inline constexpr int64_t kMinManyPosts = 257;
 
-// Shared memory of a block of hc_token_tiles, and of hc_dots with so many tiles of eight rows.
-constexpr size_t HcTokenTilesSharedBytes(int runs) {
-  const auto r = static_cast<size_t>(runs);
-  const size_t matrix = r * kHcMult * kHcMixRows * kHcRunColumns * sizeof(float);
-  const size_t streams = size_t{kHcMult} * 8 * (r * kHcRunColumns + 8) * 2;
-  const size_t sums = size_t{8} * 8 * 32 * sizeof(double);
-  return matrix + (streams > sums ? streams : sums) +
-         size_t{8} * (kHcMult + kHcMult * kHcMult) * sizeof(double);
+// Shared memory of a block of hc_dots with the rows of hc_pre, and of hc_token_tiles.
+constexpr size_t HcDotsSharedBytes(int runs) {
+  return static_cast<size_t>(runs) * kHcMult * kHcMixRows * kHcRunColumns * sizeof(float);
 }
-constexpr size_t HcDotsSharedBytes(int tiles, int runs) {
-  const auto t = static_cast<size_t>(tiles);
-  const auto r = static_cast<size_t>(runs);
-  return t * r * 32 * 4 * 8 * sizeof(double) + size_t{3} * 32 * (r * 32 + 16) +
-         size_t{2} * 32 * (t + 1) * 4 * sizeof(double);
+constexpr size_t HcTokenTilesSharedBytes(int runs) {
+  const size_t streams = size_t{8} * kHcMult * static_cast<size_t>(runs | 1) * kHcRunColumns * 2;
+  return HcDotsSharedBytes(runs) + streams + size_t{8} * (kHcMult + kHcMult * kHcMult) * sizeof(float);
 }
 
 }  // namespace dsv4::backend::cuda

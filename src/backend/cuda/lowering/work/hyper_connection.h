@@ -42,13 +42,12 @@ struct HcPostWork {
   int64_t num_tokens;
   int64_t dim;
   DType dtype;
-  HcPostPath path;
 };
 
 // hc_pre. dots: [num_tokens, rows of fn + 1, num_parts], of each row and of the streams themselves with the
 // streams.
 struct HcPreParams {
-  const double* dots;
+  const float* dots;
   const float* scale;
   const float* base;
   float* post;
@@ -67,7 +66,7 @@ struct HcPreWork {
   const float* fn;
   void* u;
   HcPreParams params;
-  double* dots;  // Address to which params.dots points.
+  float* dots;  // Address to which params.dots points.
   int num_tokens;
   HcPrePath path;  // kCluster or kTokenTiles.
 };
