@@ -14,6 +14,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/weights/device_weight.h"
 #include "backend/cuda/weights/e2m1_order.h"
 #include "base/check.h"
 #include "model/runtime/model.h"
@@ -75,21 +76,45 @@ TEST(ExpertCache, NumbersStayOnTheHostAsTheDeviceWantsThem) {
     const Weight kept = Take(Prepare(backend, stored.weight));
     EXPECT_EQ(kept.data.device.type, DeviceType::kHost);
     EXPECT_NE(kept.data.data, stored.weight.data.data);
-    EXPECT_EQ(kept.repacked, format == WeightFormat::kNvFp4);
+    EXPECT_TRUE(kept.repacked);
     std::vector<uint8_t> want = stored.data;
-    if (kept.repacked) {
-      for (size_t i = 0; i < want.size(); i += 8) {
-        uint64_t codes;
-        std::memcpy(&codes, &want[i], sizeof(codes));
-        codes = backend::cuda::InE2m1Order(codes);
-        std::memcpy(&want[i], &codes, sizeof(codes));
-      }
+    for (size_t i = 0; i < want.size(); i += 8) {
+      uint64_t codes;
+      std::memcpy(&codes, &want[i], sizeof(codes));
+      codes = backend::cuda::InE2m1Order(codes);
+      std::memcpy(&want[i], &codes, sizeof(codes));
     }
     EXPECT_EQ(std::memcmp(kept.data.data, want.data(), want.size()), 0);
     EXPECT_EQ(std::memcmp(kept.scale.data, stored.scale.data(), stored.scale.size()), 0);
     // As a slot is, in which kernels copy in bulk.
     EXPECT_EQ(reinterpret_cast<uintptr_t>(kept.data.data) % 256, 0);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(kept.scale.data) % 256, 0);
+  }
+}
+
+// MXFP4 is as stored only where products in FP8 read it: with activations rounded by 128 columns.
+TEST(PrepareWeight, OrderOfMxFp4) {
+  struct Case {
+    backend::cuda::Fp8Products products;
+    ActivationQuant activation;
+    bool repacked;
+  };
+  using backend::cuda::Fp8Products;
+  for (const Case& c : {Case{Fp8Products::kOff, ActivationQuant::kFp8Block, true},
+                        Case{Fp8Products::kMany, ActivationQuant::kFp8Block, false},
+                        Case{Fp8Products::kAll, ActivationQuant::kFp8Block, false},
+                        Case{Fp8Products::kMany, ActivationQuant::kFp8Columns32, true},
+                        Case{Fp8Products::kMany, ActivationQuant::kNone, true}}) {
+    const ops::Backend backend = Take(backend::MakeCudaBackend({.fp8_products = c.products}));
+    Stored stored = MakeStored(WeightFormat::kMxFp4);
+    stored.weight.activation = c.activation;
+    Weight prepared;
+    ASSERT_TRUE(
+        backend.table.prepare_weight(*backend.context, {.source = &stored.weight, .prepared = &prepared})
+            .ok());
+    EXPECT_EQ(prepared.repacked, c.repacked);
+    EXPECT_EQ(backend::cuda::MakeDeviceWeight(prepared, DType::kBF16).kind,
+              c.repacked ? backend::cuda::MatmulKind::kMmaMxFp4 : backend::cuda::MatmulKind::kMmaMxFp4Stored);
   }
 }
 

@@ -50,13 +50,24 @@ inline bool CanStreamRows(DType dtype, const void* x, int64_t cols, int64_t stri
 
 // How a weight is multiplied: FP8 by activations that are rounded to FP8 by 128 columns too, or by any. No weight
 // is kMxFp8Halves: a kernel takes kMxFp8 for it where halves hold the activations (gemv_units.cuh).
-enum class StreamKind : uint8_t { kBf16, kFp8, kFp8Plain, kMxFp8, kMxFp8Halves, kMxFp4, kNvFp4 };
+enum class StreamKind : uint8_t {
+  kBf16,
+  kFp8,
+  kFp8Plain,
+  kMxFp8,
+  kMxFp8Halves,
+  kMxFp4,
+  kMxFp4Stored,
+  kNvFp4
+};
 // Whether block scales are applied to sums, not to weights.
 constexpr bool HasScaledSums(StreamKind kind) {
   return kind == StreamKind::kFp8 || kind == StreamKind::kFp8Plain;
 }
 
-constexpr bool IsFp4(StreamKind kind) { return kind == StreamKind::kMxFp4 || kind == StreamKind::kNvFp4; }
+constexpr bool IsFp4(StreamKind kind) {
+  return kind == StreamKind::kMxFp4 || kind == StreamKind::kMxFp4Stored || kind == StreamKind::kNvFp4;
+}
 
 inline StreamKind StreamKindOf(const DeviceWeight& weight) {
   switch (weight.kind) {
@@ -66,6 +77,8 @@ inline StreamKind StreamKindOf(const DeviceWeight& weight) {
       return StreamKind::kMxFp8;
     case MatmulKind::kMmaMxFp4:
       return StreamKind::kMxFp4;
+    case MatmulKind::kMmaMxFp4Stored:
+      return StreamKind::kMxFp4Stored;
     case MatmulKind::kMmaNvFp4:
       return StreamKind::kNvFp4;
     default:
@@ -88,6 +101,8 @@ void ForStreamKind(StreamKind kind, F&& f) {
       return f.template operator()<StreamKind::kMxFp8>();
     case StreamKind::kMxFp4:
       return f.template operator()<StreamKind::kMxFp4>();
+    case StreamKind::kMxFp4Stored:
+      return f.template operator()<StreamKind::kMxFp4Stored>();
     case StreamKind::kNvFp4:
       return f.template operator()<StreamKind::kNvFp4>();
   }
@@ -132,6 +147,7 @@ inline StreamForm FormOf(const DeviceWeight& weight) {
     case StreamKind::kMxFp8:
       return of_group(StreamForm::kTwos, StreamForm::kRoundedTwos, StreamForm::kFineTwos);
     case StreamKind::kMxFp4:
+    case StreamKind::kMxFp4Stored:
     case StreamKind::kNvFp4:
       return of_group(StreamForm::kFours, StreamForm::kRoundedFours, StreamForm::kFineFours);
     default:
@@ -196,6 +212,7 @@ inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) 
       return weight.cols % 128 == 0 && weight.block_rows % kGemvTileRows == 0 &&
              reinterpret_cast<uintptr_t>(weight.scale) % sizeof(uint32_t) == 0;
     case MatmulKind::kMmaMxFp4:
+    case MatmulKind::kMmaMxFp4Stored:
     case MatmulKind::kMmaNvFp4:
       return weight.cols % 128 == 0;
     case MatmulKind::kGeneral:
@@ -208,7 +225,7 @@ inline bool CanStreamWeight(const DeviceWeight& weight, int64_t rows_per_group) 
 inline StreamShape ShapeOf(const DeviceWeight& weight) {
   constexpr int kSegments = 8;
   constexpr int kUnitBytes = 64;
-  const bool fp4 = weight.kind == MatmulKind::kMmaMxFp4 || weight.kind == MatmulKind::kMmaNvFp4;
+  const bool fp4 = IsFp4(weight.kind);
   const bool fp8 = weight.kind == MatmulKind::kMmaFp8 || weight.kind == MatmulKind::kMmaMxFp8;
   const auto row_bytes = static_cast<int>(fp4 ? weight.cols / 2 : weight.cols * (fp8 ? 1 : 2));
   const int units = row_bytes / kUnitBytes;

@@ -190,6 +190,19 @@ ExpertsShape Experts(int64_t num_tokens, bool nvfp4, bool sums) {
           .sums = sums};
 }
 
+// MXFP4 in the order of the file.
+ExpertsShape AsStored(ExpertsShape shape) {
+  shape.w1.kind = shape.w2.kind = MatmulKind::kMmaMxFp4Stored;
+  return shape;
+}
+
+TEST(ChooseExperts, OrderOfMxFp4ChoosesNoOtherKernel) {
+  for (const int64_t tokens : {1, 8, 9, 64, 65, 256, 512, 8192}) {
+    const ExpertsShape shape = Experts(tokens, false, true);
+    EXPECT_EQ(ChooseExperts(AsStored(shape), kH200).kernel, ChooseExperts(shape, kH200).kernel) << tokens;
+  }
+}
+
 TEST(ChooseExperts, ByTokensAndFormat) {
   struct Case {
     const char* what;
@@ -263,19 +276,24 @@ TEST(ChooseExperts, ByTokensAndFormat) {
        ExpertsPath::kGroupedGemmNarrow},
       {"MXFP4 wide", Experts(2048, false, true), kH200, ExpertsPath::kGroupedGemmWide},
       {"no wgmma", Experts(512, true, true), Blackwell(), ExpertsPath::kRoutedExperts},
-      {"FP8 products, not exact", Experts(8192, false, true), WithFp8(Fp8Products::kMany),
+      {"FP8 products, not exact", AsStored(Experts(8192, false, true)), WithFp8(Fp8Products::kMany),
        ExpertsPath::kGroupedGemmWide},
-      {"FP8 products, exact", with(Experts(8192, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+      {"FP8 products, exact",
+       with(AsStored(Experts(8192, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
        WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
-      {"FP8 products, 127 each", with(Experts(5461, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+      {"FP8 products, 127 each",
+       with(AsStored(Experts(5461, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
        WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmWide},
-      {"FP8 products, 128 each", with(Experts(5462, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+      {"FP8 products, 128 each",
+       with(AsStored(Experts(5462, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
        WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
       {"FP8 products of NVFP4", with(Experts(8192, true, true), [](auto& s) { s.exact_in_e4m3 = true; }),
        WithFp8(Fp8Products::kAll), ExpertsPath::kGroupedGemmWide},
-      {"FP8 products, all, one token", with(Experts(1, false, true), [](auto& s) { s.exact_in_e4m3 = true; }),
+      {"FP8 products, all, one token",
+       with(AsStored(Experts(1, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
        WithFp8(Fp8Products::kAll), ExpertsPath::kGroupedGemmFp8},
-      {"block scales", Experts(1, false, true), Blackwell(BlockScaledMode::kFp8), ExpertsPath::kBlockScaled},
+      {"block scales", AsStored(Experts(1, false, true)), Blackwell(BlockScaledMode::kFp8),
+       ExpertsPath::kBlockScaled},
   };
   for (const Case& c : cases) EXPECT_EQ(ChooseExperts(c.shape, c.device).kernel, c.wanted) << c.what;
 }

@@ -14,8 +14,21 @@ namespace dsv4::backend::cuda {
 
 // Weights times bf16 activations on tensor cores, weights widened in registers. All else takes fp32
 // multiply-adds: fp32 activations, F32 and F16 weights, odd block sizes, NVFP4 in the order of the file. So do
-// large E8M0 scales of 32 columns (kLargestOfTwo).
-enum class MatmulKind : uint8_t { kMmaBf16, kMmaFp8, kMmaMxFp8, kMmaMxFp4, kMmaNvFp4, kGeneral };
+// large E8M0 scales of 32 columns (kLargestOfTwo). MXFP4 is in the order of e2m1_order.h too, but as it is stored
+// where products in FP8 or with block scales read it.
+enum class MatmulKind : uint8_t {
+  kMmaBf16,
+  kMmaFp8,
+  kMmaMxFp8,
+  kMmaMxFp4,
+  kMmaMxFp4Stored,
+  kMmaNvFp4,
+  kGeneral
+};
+constexpr bool IsMxFp4(MatmulKind kind) {
+  return kind == MatmulKind::kMmaMxFp4 || kind == MatmulKind::kMmaMxFp4Stored;
+}
+constexpr bool IsFp4(MatmulKind kind) { return IsMxFp4(kind) || kind == MatmulKind::kMmaNvFp4; }
 
 struct DeviceWeight {
   const uint8_t* data = nullptr;
@@ -36,7 +49,7 @@ struct DeviceWeight {
   bool quantized_x = false;  // The activations in front of it are rounded to FP8,
   int x_group = 0;           // in groups of so many columns; 0 where they are not.
   bool exact_x = false;      // They are exact in bf16.
-  bool repacked = false;     // NVFP4 in the order of e2m1_order.h, not as stored.
+  bool repacked = false;     // FP4 in the order of e2m1_order.h, not as stored.
   ScaleCodes scale_codes;
 
   friend bool operator==(const DeviceWeight&, const DeviceWeight&) = default;
@@ -91,7 +104,8 @@ inline MatmulKind KindOf(const Weight& weight, DType x_dtype) {
                  ? MatmulKind::kMmaMxFp8
                  : MatmulKind::kGeneral;
     case WeightFormat::kMxFp4:
-      return largest + kE2m1Shift <= kLargestOfTwo ? MatmulKind::kMmaMxFp4 : MatmulKind::kGeneral;
+      if (largest + kE2m1Shift > kLargestOfTwo) return MatmulKind::kGeneral;
+      return weight.repacked ? MatmulKind::kMmaMxFp4 : MatmulKind::kMmaMxFp4Stored;
     case WeightFormat::kNvFp4:
       return weight.repacked ? MatmulKind::kMmaNvFp4 : MatmulKind::kGeneral;
   }

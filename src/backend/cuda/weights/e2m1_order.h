@@ -1,12 +1,11 @@
-// How codes of e2m1 become pairs of bf16, and an order of NVFP4's codes in which that takes fewer
-// instructions.
+// How codes of e2m1 become pairs of bf16, and an order of codes in which that takes fewer instructions.
 //
 // A code's bits as a bf16 are the value times 2^-126, subnormals and all. They are the sign, and its three
 // bits as the lowest two of the exponent and the highest of the mantissa. Two such bf16 are a word's bits
 // kE2m1Pair. In a word of eight codes as they are stored, sign and magnitude of each pair want shifts of
-// their own. The device keeps NVFP4 in another order (prepare_weight.cc). There one shift or rotation serves
-// both, for three pairs in each of two words of a block's 16 codes. The rest of both words is put together
-// for one more pair each. That is 16 instructions a block, where codes as they are stored take 26. An order
+// their own. The device keeps them in another order (prepare_weight.cc). There one shift or rotation serves
+// both, for three pairs in each of two words of 16 codes. The rest of both words is put together
+// for one more pair each. That is 16 instructions for 16 codes, where codes as they are stored take 26. An order
 // in which every pair is one rotation and one mask does not exist for 64 bits, nor for 128 (all were tried).
 #pragma once
 
@@ -52,7 +51,7 @@ __host__ __device__ inline uint32_t RestOfE2m1(uint32_t first, uint32_t second) 
 #endif
 }
 
-// Pair i < 8 of a block in the device's order: codes k and k + 4 of its word i / 4, k = i % 4.
+// Pair i < 8 of 16 codes in the device's order: codes k and k + 4 of its word i / 4, k = i % 4.
 __host__ __device__ inline uint32_t OrderedE2m1Pair(uint32_t first, uint32_t second, int i) {
   const uint32_t word = i < 4 ? first : second;
   switch (i % 4) {
@@ -69,7 +68,7 @@ __host__ __device__ inline uint32_t OrderedE2m1Pair(uint32_t first, uint32_t sec
   return (i == 3 ? rest << 2 : RotatedLeft(rest, 12)) & kE2m1Pair;
 }
 
-// A block's 16 codes, the first in the lowest bits, from the order of the file into the device's.
+// 16 codes, the first in the lowest bits, from the order of the file into the device's.
 __host__ __device__ constexpr uint64_t InE2m1Order(uint64_t stored) {
   const uint32_t words[2] = {static_cast<uint32_t>(stored), static_cast<uint32_t>(stored >> 32)};
   uint32_t ordered[2] = {};
@@ -83,7 +82,7 @@ __host__ __device__ constexpr uint64_t InE2m1Order(uint64_t stored) {
   return uint64_t{ordered[1]} << 32 | ordered[0];
 }
 
-// InE2m1Order of all blocks of device memory, in place. data: aligned to 16 bytes, num_bytes a multiple of
+// InE2m1Order of all of device memory, in place. data: aligned to 16 bytes, num_bytes a multiple of
 // 16.
 cudaError_t LaunchE2m1Order(cudaStream_t stream, void* data, size_t num_bytes);
 

@@ -162,15 +162,23 @@ struct Unpack<MatmulKind::kMmaMxFp4> {
     return __ldg(static_cast<const uint8_t*>(scale) + scale_row + col / kMxFp4Block);
   }
   static __device__ Scales Expand(Codes code) { return PairScale::OfE8m0Times(code, kE2m1Shift); }
-  // A pair as e2m1_order.h gives it.
-  static __device__ uint32_t Scaled(uint32_t pair, const Scales& scales) {
-    return MulBf16x2(pair, scales.block);
-  }
   static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
-    return Scaled(StoredE2m1Pair(words[i / 4], i % 4), scales);
+    const int block = i / 8;
+    return MulBf16x2(OrderedE2m1Pair(words[2 * block], words[2 * block + 1], i % 8), scales.block);
   }
   static __device__ uint32_t Poison(const uint32_t (&)[4]) { return 0; }
   static __device__ float Finish(bool, float, float sum) { return sum; }
+};
+
+template <>
+struct Unpack<MatmulKind::kMmaMxFp4Stored> : Unpack<MatmulKind::kMmaMxFp4> {
+  static __device__ uint32_t Widen(const uint32_t (&words)[4], const Scales& scales, int i) {
+    return MulBf16x2(StoredE2m1Pair(words[i / 4], i % 4), scales.block);
+  }
+  // The same where logical instructions are too many.
+  static __device__ uint32_t WidenByProduct(const uint32_t (&words)[4], const Scales& scales, int i) {
+    return MulBf16x2(StoredE2m1PairByProduct(words[i / 4], i % 4), scales.block);
+  }
 };
 
 template <>

@@ -232,6 +232,8 @@ Kernel KernelOf(StreamKind kind) {
       return GemvStreamKernel<kStages, StreamKind::kMxFp8>;
     case StreamKind::kMxFp4:
       return GemvStreamKernel<kStages, StreamKind::kMxFp4>;
+    case StreamKind::kMxFp4Stored:
+      return GemvStreamKernel<kStages, StreamKind::kMxFp4Stored>;
     case StreamKind::kNvFp4:
       break;
   }

@@ -67,6 +67,8 @@ constexpr MatmulKind FormatOf(StreamKind kind) {
       return MatmulKind::kMmaMxFp8;
     case StreamKind::kMxFp4:
       return MatmulKind::kMmaMxFp4;
+    case StreamKind::kMxFp4Stored:
+      return MatmulKind::kMmaMxFp4Stored;
     case StreamKind::kNvFp4:
       return MatmulKind::kMmaNvFp4;
     case StreamKind::kBf16:
@@ -222,10 +224,10 @@ __device__ __forceinline__ void MultiplyFp4Unit(float (&sums)[4], const uint4& l
   const uint32_t words[2][4] = {{low.x, low.y, low.z, low.w}, {high.x, high.y, high.z, high.w}};
   const typename Format::Scales scales[2] = {ExpandCodes<kKind>(low_scale), ExpandCodes<kKind>(high_scale)};
   const auto widen = [&](int r, int i) {
-    if constexpr (kKind == MatmulKind::kMmaNvFp4) {
-      return Format::Widen(words[r], scales[r], i);
+    if constexpr (kKind == MatmulKind::kMmaMxFp4Stored) {
+      return Format::WidenByProduct(words[r], scales[r], i);
     } else {
-      return Format::Scaled(StoredE2m1PairByProduct(words[r][i / 4], i % 4), scales[r]);
+      return Format::Widen(words[r], scales[r], i);
     }
   };
 #pragma unroll

@@ -95,7 +95,7 @@ class WarpReader {
     data_[0] = tile.data + lane / 4 * shape.row_bytes + first_unit * kUnitBytes + lane % 4 * 16;
     data_[1] = data_[0] + 8 * shape.row_bytes;
     if constexpr (kAnyFp4) {
-      words_ = shape.kind == StreamKind::kNvFp4 ? 2 : (shape.kind == StreamKind::kMxFp4 ? 1 : 0);
+      words_ = shape.kind == StreamKind::kNvFp4 ? 2 : (IsFp4(shape.kind) ? 1 : 0);
       scale_[0] = tile.scale + lane / 4 * shape.scale_row_bytes + first_unit * words_ * 4 + lane % 4 * 4;
       scale_[1] = scale_[0] + 8 * shape.scale_row_bytes;
     }

@@ -92,6 +92,8 @@ void Launch(LaunchContext& context, const MatmulParams& params, DType x_dtype, i
       return LaunchMma<MatmulKind::kMmaMxFp8>(context, params, num_groups);
     case MatmulKind::kMmaMxFp4:
       return LaunchMma<MatmulKind::kMmaMxFp4>(context, params, num_groups);
+    case MatmulKind::kMmaMxFp4Stored:
+      return LaunchMma<MatmulKind::kMmaMxFp4Stored>(context, params, num_groups);
     case MatmulKind::kMmaNvFp4:
       return LaunchMma<MatmulKind::kMmaNvFp4>(context, params, num_groups);
     case MatmulKind::kGeneral:

@@ -410,8 +410,9 @@ __global__ void __launch_bounds__(kWholeTileThreads, 1) GemvJointKernel(const __
 
 using Kernel = void (*)(Params);
 Kernel KernelOf(StreamKind kind) {
+  if (kind == StreamKind::kMxFp4) return GemvJointKernel<StreamKind::kMxFp4>;
   return kind == StreamKind::kNvFp4 ? GemvJointKernel<StreamKind::kNvFp4>
-                                    : GemvJointKernel<StreamKind::kMxFp4>;
+                                    : GemvJointKernel<StreamKind::kMxFp4Stored>;
 }
 
 // How the items of each part are divided into batches and rounds, and how many batches fit beside all else. `num_blocks`: of a token.

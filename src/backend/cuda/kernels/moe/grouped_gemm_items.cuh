@@ -150,8 +150,16 @@ Status RunItems(LaunchContext& context, const ExpertTable& table, const TermsWor
         .row_clusters = static_cast<int>(gemm.weight.rows / (Size::kCluster * Size::kRows)),
         .y = gemm.y,
         .by_assignment = gemm.by_assignment};
-    gemm.weight.kind == MatmulKind::kMmaNvFp4 ? launch.template operator()<MatmulKind::kMmaNvFp4>(params)
-                                              : launch.template operator()<MatmulKind::kMmaMxFp4>(params);
+    switch (gemm.weight.kind) {
+      case MatmulKind::kMmaNvFp4:
+        launch.template operator()<MatmulKind::kMmaNvFp4>(params);
+        break;
+      case MatmulKind::kMmaMxFp4:
+        launch.template operator()<MatmulKind::kMmaMxFp4>(params);
+        break;
+      default:
+        launch.template operator()<MatmulKind::kMmaMxFp4Stored>(params);
+    }
     return {};
   };
   return RunGroupedGemms(context, table, work, Size::kTokens, SwigluPlace::kPacking, run);

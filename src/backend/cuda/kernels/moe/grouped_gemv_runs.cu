@@ -363,6 +363,8 @@ Status GroupedGemvRuns(LaunchContext& context, const ExpertTable& table, const E
   down.y = args.terms.as<uint16_t>();
   if (gate_up.shape.kind == StreamKind::kMxFp4) {
     LaunchBoth<StreamKind::kMxFp4>(context, table.copied_in_bulk, gate_up, down);
+  } else if (gate_up.shape.kind == StreamKind::kMxFp4Stored) {
+    LaunchBoth<StreamKind::kMxFp4Stored>(context, table.copied_in_bulk, gate_up, down);
   } else {
     LaunchBoth<StreamKind::kNvFp4>(context, table.copied_in_bulk, gate_up, down);
   }

@@ -245,6 +245,10 @@ void LaunchTiles(LaunchContext& context, MatmulKind kind, const ExpertMatmulPara
       context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaMxFp4, kTokenTiles>, grid, kMatmulThreads, 0,
                      params);
       return;
+    case MatmulKind::kMmaMxFp4Stored:
+      context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaMxFp4Stored, kTokenTiles>, grid, kMatmulThreads,
+                     0, params);
+      return;
     case MatmulKind::kMmaNvFp4:
       context.Launch(RoutedExpertsMmaKernel<MatmulKind::kMmaNvFp4, kTokenTiles>, grid, kMatmulThreads, 0,
                      params);

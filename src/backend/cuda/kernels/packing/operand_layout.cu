@@ -207,7 +207,8 @@ PackedTokensWork PackedTokensOf(const RowSource& source, int64_t cols, int group
 
 void LaunchPack(LaunchContext& context, const RowSource& source, uint16_t* packed, int64_t rows, int64_t cols,
                 int group, MatmulKind kind) {
-  WithMmaKind(kind, [&]<MatmulKind kKind>() {
+  // Tokens of both orders of MXFP4 lie alike.
+  WithMmaKind(IsMxFp4(kind) ? MatmulKind::kMmaMxFp4 : kind, [&]<MatmulKind kKind>() {
     if (source.row_weights != nullptr) {
       Launch<kKind, Bf16, RowKind::kGateAndUp>(context, source, packed, rows, cols, group);
       return;

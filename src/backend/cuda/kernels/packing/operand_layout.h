@@ -54,6 +54,8 @@ void WithMmaKind(MatmulKind kind, F&& f) {
       return f.template operator()<MatmulKind::kMmaMxFp8>();
     case MatmulKind::kMmaMxFp4:
       return f.template operator()<MatmulKind::kMmaMxFp4>();
+    case MatmulKind::kMmaMxFp4Stored:
+      return f.template operator()<MatmulKind::kMmaMxFp4Stored>();
     case MatmulKind::kMmaNvFp4:
       return f.template operator()<MatmulKind::kMmaNvFp4>();
     case MatmulKind::kGeneral:

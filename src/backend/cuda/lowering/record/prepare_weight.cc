@@ -1,4 +1,4 @@
-// Op prepare_weight on CUDA: order of NVFP4 codes, fine FP8 blocks widened to bf16, everything else copied as
+// Op prepare_weight on CUDA: order of FP4 codes, fine FP8 blocks widened to bf16, everything else copied as
 // stored.
 
 #include <algorithm>
@@ -15,9 +15,15 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // Whether codes of e2m1 are reordered (weights/e2m1_order.h): where 16 bytes are of one row, as the kernels
-// that gain by it read them.
-bool WantsE2m1Order(const Weight& weight, BlockScaledMode mode) {
-  return weight.format == WeightFormat::kNvFp4 && weight.cols % 32 == 0 && !WantsNvFp4AsStored(mode, weight);
+// that gain by it read them. Products in FP8 look codes of MXFP4 up four at a time, as they are stored; they and
+// those with block scales want activations that are rounded by 128 columns.
+bool WantsE2m1Order(const Weight& weight, const DeviceLimits& limits) {
+  if (weight.cols % 32 != 0) return false;
+  if (weight.format == WeightFormat::kMxFp4) {
+    return ActivationGroup(weight.activation) != kActivationBlock ||
+           (limits.block_scaled == BlockScaledMode::kOff && limits.fp8_products == Fp8Products::kOff);
+  }
+  return weight.format == WeightFormat::kNvFp4 && !WantsNvFp4AsStored(limits.block_scaled, weight);
 }
 
 // The codes of scales that kernels multiply by together with what widening a code takes.
@@ -47,7 +53,7 @@ ScaleCodes CodesOf(const Weight& weight) {
 // routed expert.
 //
 // Data and scales of the tier kHost stay where they are, and those of kCached go to memory of the host
-// (ExpertCache). Others move to the device as they are stored but for the order of NVFP4's codes, in one
+// (ExpertCache). Others move to the device as they are stored but for the order of FP4's codes, in one
 // allocation; the kernels unpack them in registers.
 Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
   context.expert_tables().WeightsChange();
@@ -65,7 +71,7 @@ Status PrepareWeight(CudaContext& context, const ops::PrepareWeightArgs& args) {
     return {};
   }
   source.scale_codes = CodesOf(source);
-  const bool reorder = WantsE2m1Order(source, context.limits().block_scaled);
+  const bool reorder = WantsE2m1Order(source, context.limits());
   if (args.tier == ops::WeightTier::kCached) {
     if (context.limits().fp8_products != Fp8Products::kOff) {
       return Unimplemented(

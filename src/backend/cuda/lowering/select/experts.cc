@@ -21,7 +21,7 @@ bool CanGroupAndPack(const ExpertsShape& s) {
 
 // grouped_gemm_fp8: MXFP4 whose activations are rounded to FP8, rows for a cluster of two blocks of 64.
 bool FitsFp8(const DeviceWeight& w) {
-  return w.kind == MatmulKind::kMmaMxFp4 && w.x_group == kActivationBlock && w.rows % 128 == 0 &&
+  return w.kind == MatmulKind::kMmaMxFp4Stored && w.x_group == kActivationBlock && w.rows % 128 == 0 &&
          w.cols % 128 == 0 && w.scale_cols == w.cols / kMxFp4Block && IsAligned(w.data, 16) &&
          IsAligned(w.scale, 4);
 }
@@ -29,7 +29,7 @@ bool FitsFp8(const DeviceWeight& w) {
 // grouped_gemm_wide and _narrow: FP4, rows for a cluster of two blocks of 128 or for a block of 256.
 bool FitsWide(const DeviceWeight& w) {
   const bool nvfp4 = w.kind == MatmulKind::kMmaNvFp4;
-  return (nvfp4 || w.kind == MatmulKind::kMmaMxFp4) && w.rows % 256 == 0 && w.cols % 128 == 0 &&
+  return IsFp4(w.kind) && w.rows % 256 == 0 && w.cols % 128 == 0 &&
          w.scale_cols == w.cols / (nvfp4 ? kNvFp4Block : kMxFp4Block) && IsAligned(w.data, 16) &&
          IsAligned(w.scale, nvfp4 ? 2 : 1);
 }

@@ -173,10 +173,11 @@ bool HasBlockScaled(BlockScaledMode mode, const DeviceWeight& w) {
   switch (w.kind) {
     case MatmulKind::kMmaFp8:
       return w.quantized_x && w.scale_dtype == DType::kF8E8M0 && w.cols % 128 == 0 && w.block_cols % 128 == 0;
-    case MatmulKind::kMmaMxFp4:
+    case MatmulKind::kMmaMxFp4Stored:
       return w.quantized_x && w.cols % 128 == 0 && IsAligned(w.scale, 4);
     case MatmulKind::kMmaBf16:
     case MatmulKind::kMmaMxFp8:
+    case MatmulKind::kMmaMxFp4:
     case MatmulKind::kMmaNvFp4:
     case MatmulKind::kGeneral:
       return false;
@@ -193,7 +194,7 @@ int SegmentColsOf(MatmulKind kind, int64_t cols) {
 
 bool FitsWgmma(const DeviceWeight& w) {
   if (w.kind == MatmulKind::kGeneral || w.cols % 128 != 0 || !IsAligned(w.data, 16)) return false;
-  const bool fp4 = w.kind == MatmulKind::kMmaMxFp4 || w.kind == MatmulKind::kMmaNvFp4;
+  const bool fp4 = IsFp4(w.kind);
   const int64_t stages = w.kind == MatmulKind::kMmaBf16 ? 2 : (fp4 ? 6 : 4);
   return SegmentColsOf(w.kind, w.cols) % 64 == 0 && 2 * (w.cols / 128) >= stages - 1 &&
          (!(fp4 || w.kind == MatmulKind::kMmaMxFp8) || IsAligned(w.scale, 4));
