@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -27,12 +29,25 @@ uint64_t Mixed(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+enum class Grid { kAny, kE4m3, kE2m1 };  // Grids of numbers.
+
+float OnGrid(Grid grid, float value) {
+  switch (grid) {
+    case Grid::kE4m3:
+      return FloatFromE4m3(E4m3FromFloat(value));
+    case Grid::kE2m1:
+      return FloatFromE2m1(E2m1FromFloat(value));
+    default:
+      return value;
+  }
+}
+
 // Rows of one width as they are stored, of which a sequence's are copies: to make each row anew would take
 // longer than most measurements.
 class RowTable {
  public:
-  // Normal numbers, `rounded` one by one.
-  static Result<RowTable> Make(const CacheFormat& format, int64_t width, float (*rounded)(float)) {
+  // Normal numbers on `grid`.
+  static Result<RowTable> Make(const CacheFormat& format, int64_t width, Grid grid) {
     RowTable table;
     table.row_bytes_ = format.RowBytes(width);
     table.rows_.resize(static_cast<size_t>(kRows * table.row_bytes_));
@@ -40,7 +55,7 @@ class RowTable {
     std::normal_distribution<float> normal;
     std::vector<float> values(static_cast<size_t>(width));
     for (int64_t row = 0; row < kRows; ++row) {
-      for (float& value : values) value = rounded(normal(random));
+      for (float& value : values) value = OnGrid(grid, normal(random));
       DSV4_TRY(PackRow(format, values, table.rows_.data() + row * table.row_bytes_));
     }
     return table;
@@ -59,60 +74,49 @@ class RowTable {
   Bytes rows_;
 };
 
-// Tables of a layout, made when they are first asked for. Stores of one width and format share one.
-class Tables {
- public:
-  explicit Tables(const CacheLayout& layout) : layout_(layout) {}
-
-  Result<const RowTable*> Of(int layer, PageKind kind) {
-    const CacheFormat& entries = layout_.entry_format;
-    return kind == PageKind::kEntries
-               ? Get(rows_, entries, layout_.PageWidth(layer, kind),
-                     entries.code == CacheCode::kE2m1 ? OnE2m1 : OnE4m3)
-               : Get(keys_, layout_.key_format, layout_.PageWidth(layer, kind), OnE2m1);
+// The table of a format, a width and a number grid, made once a process. That takes longer than to fill a
+// sequence, and a batch has hundreds.
+Result<const RowTable*> TableOf(const CacheFormat& format, int64_t width, Grid grid) {
+  using Key = std::tuple<DType, CacheCode, CacheScale, int64_t, int64_t, int64_t, int64_t, Grid>;
+  static std::mutex mutex;
+  static std::map<Key, RowTable> tables;
+  const std::scoped_lock lock(mutex);
+  const Key key(format.dtype, format.code, format.scale, format.num_coded, format.group, format.alignment,
+                width, grid);
+  auto found = tables.find(key);
+  if (found == tables.end()) {
+    DSV4_ASSIGN_OR_RETURN(RowTable table, RowTable::Make(format, width, grid));
+    found = tables.emplace(key, std::move(table)).first;
   }
-  Result<const RowTable*> Of(int layer, RingKind kind) {
-    const int64_t width = layout_.RingWidth(layer, kind);
-    if (kind == RingKind::kWindow) return Get(windows_, layout_.window_format, width, OnE4m3);
-    // The streams' format is that of e4m3 numbers too, unpacked.
-    if (kind == RingKind::kDraftStreams) return Get(streams_, layout_.RingFormat(kind), width, OnE4m3);
-    return Get(raw_, DType::kF32, width, [](float value) { return value; });
-  }
+  return &found->second;
+}
 
- private:
-  using ByWidth = std::map<int64_t, RowTable>;
+Result<const RowTable*> TableOf(const CacheLayout& layout, int layer, PageKind kind) {
+  const int64_t width = layout.PageWidth(layer, kind);
+  if (kind == PageKind::kIndexerKeys) return TableOf(layout.key_format, width, Grid::kE2m1);
+  const CacheFormat& entries = layout.entry_format;
+  return TableOf(entries, width, entries.code == CacheCode::kE2m1 ? Grid::kE2m1 : Grid::kE4m3);
+}
 
-  static float OnE4m3(float value) { return FloatFromE4m3(E4m3FromFloat(value)); }
-  static float OnE2m1(float value) { return FloatFromE2m1(E2m1FromFloat(value)); }
-  static Result<const RowTable*> Get(ByWidth& tables, const CacheFormat& format, int64_t width,
-                                     float (*rounded)(float)) {
-    auto found = tables.find(width);
-    if (found == tables.end()) {
-      DSV4_ASSIGN_OR_RETURN(RowTable table, RowTable::Make(format, width, rounded));
-      found = tables.emplace(width, std::move(table)).first;
-    }
-    return &found->second;
-  }
-
-  const CacheLayout& layout_;
-  ByWidth windows_;
-  ByWidth streams_;
-  ByWidth rows_;
-  ByWidth keys_;
-  ByWidth raw_;
-};
+Result<const RowTable*> TableOf(const CacheLayout& layout, int layer, RingKind kind) {
+  const int64_t width = layout.RingWidth(layer, kind);
+  if (kind == RingKind::kWindow) return TableOf(layout.window_format, width, Grid::kE4m3);
+  // The streams' format is that of e4m3 numbers too, unpacked.
+  if (kind == RingKind::kDraftStreams) return TableOf(layout.RingFormat(kind), width, Grid::kE4m3);
+  return TableOf(DType::kF32, width, Grid::kAny);
+}
 
 uint64_t SeedOf(uint64_t seed, int layer, int kind) {
   return Mixed(Mixed(seed) + static_cast<uint64_t>(layer) * 16 + static_cast<uint64_t>(kind));
 }
 
 // The entries that the append completes.
-Status FillPages(const SequenceState& state, Tables& tables, Memory& memory, Stream stream, uint64_t seed) {
+Status FillPages(const SequenceState& state, Memory& memory, Stream stream, uint64_t seed) {
   const CacheLayout& layout = state.layout();
   for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
     for (const PageKind kind : {PageKind::kEntries, PageKind::kIndexerKeys}) {
       if (!layout.HasPages(layer, kind)) continue;
-      DSV4_ASSIGN_OR_RETURN_STATUS(const RowTable* const rows, tables.Of(layer, kind));
+      DSV4_ASSIGN_OR_RETURN_STATUS(const RowTable* const rows, TableOf(layout, layer, kind));
       const uint64_t rows_seed = SeedOf(seed, layer, kNumRingKinds + static_cast<int>(kind));
       std::vector<RowRun> runs;
       const int64_t first = layout.NumEntries(layer, state.length());
@@ -140,8 +144,7 @@ Status FillPages(const SequenceState& state, Tables& tables, Memory& memory, Str
 }
 
 // Fills the rows of the rings that a sequence of `length` tokens needs.
-Status FillRings(const SequenceState& state, int64_t length, Tables& tables, Memory& memory, Stream stream,
-                 uint64_t seed) {
+Status FillRings(const SequenceState& state, int64_t length, Memory& memory, Stream stream, uint64_t seed) {
   const CacheLayout& layout = state.layout();
   for (int layer = 0; layer < static_cast<int>(layout.layers.size()); ++layer) {
     for (int i = 0; i < kNumRingKinds; ++i) {
@@ -153,7 +156,7 @@ Status FillRings(const SequenceState& state, int64_t length, Tables& tables, Mem
         DSV4_RETURN_IF_ERROR(memory.CopyFromHost(ring.data, zeros.data(), zeros.size(), stream));
         continue;
       }
-      DSV4_ASSIGN_OR_RETURN_STATUS(const RowTable* const rows, tables.Of(layer, kind));
+      DSV4_ASSIGN_OR_RETURN_STATUS(const RowTable* const rows, TableOf(layout, layer, kind));
       Bytes bytes(static_cast<size_t>(ring.capacity * rows->row_bytes()));
       for (int64_t p = layout.FirstNeededRow(layer, kind, length); p < length; ++p)
         rows->Put(SeedOf(seed, layer, i), p, bytes.data() + p % ring.capacity * rows->row_bytes());
@@ -169,15 +172,14 @@ Status FillWithRandomRows(SequenceState& state, int64_t length, uint64_t seed) {
   if (state.length() > 0)
     return FailedPrecondition(
         fmt::format("random rows: the state has {}, want none", Counted(state.length(), "token")));
-  Tables tables(state.layout());
   while (state.length() < length) {
     const int64_t count = std::min(state.layout().max_chunk_tokens, length - state.length());
     DSV4_RETURN_IF_ERROR(state.BeginAppend(count));
     const bool here = state.home().here;
-    Status status = here ? FillPages(state, tables, *state.memory_, state.stream_, seed) : Status();
+    Status status = here ? FillPages(state, *state.memory_, state.stream_, seed) : Status();
     // Rings are keyed by position, so those that the length needs can all be written in the last append.
     if (here && status.ok() && state.length() + count == length)
-      status = FillRings(state, length, tables, *state.memory_, state.stream_, seed);
+      status = FillRings(state, length, *state.memory_, state.stream_, seed);
     if (!status.ok()) {
       state.AbandonAppend();
       return status;

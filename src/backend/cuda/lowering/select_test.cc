@@ -14,7 +14,6 @@
 #include "backend/cuda/lowering/select/attention.h"
 #include "backend/cuda/lowering/select/estimate.h"
 #include "backend/cuda/lowering/select/experts.h"
-#include "backend/cuda/lowering/select/hyper_connection.h"
 #include "backend/cuda/lowering/select/kernel_table_testing.h"
 #include "backend/cuda/lowering/select/linear.h"
 #include "backend/cuda/lowering/select/rows.h"
@@ -196,6 +195,12 @@ ExpertsShape AsStored(ExpertsShape shape) {
   return shape;
 }
 
+ExpertsShape ExactInFp8(int64_t num_tokens) {
+  ExpertsShape shape = AsStored(Experts(num_tokens, false, true));
+  shape.exact_in_e4m3 = true;
+  return shape;
+}
+
 TEST(ChooseExperts, OrderOfMxFp4ChoosesNoOtherKernel) {
   for (const int64_t tokens : {1, 8, 9, 64, 65, 256, 512, 8192}) {
     const ExpertsShape shape = Experts(tokens, false, true);
@@ -278,20 +283,14 @@ TEST(ChooseExperts, ByTokensAndFormat) {
       {"no wgmma", Experts(512, true, true), Blackwell(), ExpertsPath::kRoutedExperts},
       {"FP8 products, not exact", AsStored(Experts(8192, false, true)), WithFp8(Fp8Products::kMany),
        ExpertsPath::kGroupedGemmWide},
-      {"FP8 products, exact",
-       with(AsStored(Experts(8192, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
-       WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
-      {"FP8 products, 127 each",
-       with(AsStored(Experts(5461, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
-       WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmWide},
-      {"FP8 products, 128 each",
-       with(AsStored(Experts(5462, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
-       WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
+      {"FP8 products, exact", ExactInFp8(8192), WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
+      {"FP8 products, 127 each", ExactInFp8(5461), WithFp8(Fp8Products::kMany),
+       ExpertsPath::kGroupedGemmWide},
+      {"FP8 products, 128 each", ExactInFp8(5462), WithFp8(Fp8Products::kMany), ExpertsPath::kGroupedGemmFp8},
       {"FP8 products of NVFP4", with(Experts(8192, true, true), [](auto& s) { s.exact_in_e4m3 = true; }),
        WithFp8(Fp8Products::kAll), ExpertsPath::kGroupedGemmWide},
-      {"FP8 products, all, one token",
-       with(AsStored(Experts(1, false, true)), [](auto& s) { s.exact_in_e4m3 = true; }),
-       WithFp8(Fp8Products::kAll), ExpertsPath::kGroupedGemmFp8},
+      {"FP8 products, all, one token", ExactInFp8(1), WithFp8(Fp8Products::kAll),
+       ExpertsPath::kGroupedGemmFp8},
       {"block scales", AsStored(Experts(1, false, true)), Blackwell(BlockScaledMode::kFp8),
        ExpertsPath::kBlockScaled},
   };
@@ -438,63 +437,6 @@ TEST(ChooseAttention, SizesGoInSteps) {
   const std::map<int64_t, int64_t> steps = {{0, 1}, {1, 1}, {2, 2},  {3, 3},   {4, 4},
                                             {5, 6}, {7, 8}, {9, 12}, {13, 16}, {25, 32}};
   for (const auto& [count, wanted] : steps) EXPECT_EQ(InSteps(count), wanted) << count;
-}
-
-HcPreShape Streams(int64_t num_tokens, int64_t dim = 4096, bool cluster = true) {
-  return {.dtype = DType::kBF16,
-          .num_tokens = num_tokens,
-          .mult = 4,
-          .dim = dim,
-          .num_rows = 24,
-          .streams = At(4096),
-          .fn = At(8192),
-          .u = At(16384),
-          .clusters = cluster ? RoomFor([](int) { return 1; }) : RoomFor([](int) { return 0; })};
-}
-
-TEST(ChooseHyperConnection, ByTokensAndWidth) {
-  EXPECT_EQ(ChooseHcPre(Streams(8), kH200).kernel, HcPrePath::kCluster);
-  EXPECT_EQ(ChooseHcPre(Streams(8, 4096, false), kH200).kernel, HcPrePath::kTokenTiles);
-  EXPECT_EQ(ChooseHcPre(Streams(9), kH200).kernel, HcPrePath::kTokenTiles);
-  EXPECT_EQ(ChooseHcPre(Streams(256), kH200).kernel, HcPrePath::kTokenTiles);
-  EXPECT_EQ(ChooseHcPre(Streams(257), kH200).kernel, HcPrePath::kDotsThenMix);
-  EXPECT_EQ(ChooseHcPre(Streams(1, 16384), kH200).kernel, HcPrePath::kDotsThenMix)
-      << "neither holds the matrix";
-  EXPECT_EQ(ChooseHcPre(Streams(1, 8192), kH200).kernel, HcPrePath::kCluster);
-  EXPECT_EQ(ChooseHcPre(Streams(9, 7168), kH200).kernel, HcPrePath::kTokenTiles);
-  DeviceLimits small;
-  small.shared_bytes = size_t{99} * 1024;
-  EXPECT_EQ(ChooseHcPre(Streams(9, 4096), small).kernel, HcPrePath::kDotsThenMix) << "99 KB of shared memory";
-  EXPECT_EQ(ChooseHcPre(Streams(1, 4000), kH200).kernel, HcPrePath::kDotsThenMix) << "no runs";
-  HcPreShape fp32 = Streams(1);
-  fp32.dtype = DType::kF32;
-  EXPECT_EQ(ChooseHcPre(fp32, kH200).kernel, HcPrePath::kDotsThenMix);
-
-  EXPECT_EQ(ChooseHcDots(Streams(256), kH200).kernel, HcDotsPath::kRuns);
-  EXPECT_EQ(ChooseHcDots(Streams(257), kH200).kernel, HcDotsPath::kManyTokens);
-  EXPECT_EQ(ChooseHcDots(Streams(257, 7168), small).kernel, HcDotsPath::kRuns) << "172 KB of the matrix";
-  fp32.num_tokens = 257;
-  EXPECT_EQ(ChooseHcDots(fp32, kH200).kernel, HcDotsPath::kManyTokens);
-  EXPECT_EQ(ChooseHcDots(Streams(257, 4000), kH200).kernel, HcDotsPath::kAny);
-  EXPECT_EQ(ChooseHcMix(Streams(1024), kH200).kernel, HcMixPath::kToken);
-  EXPECT_EQ(ChooseHcMix(Streams(1025), kH200).kernel, HcMixPath::kManyTokens);
-}
-
-TEST(ChooseHyperConnection, PostByStreamsAndPlaces) {
-  const auto post = [](int64_t mult) {
-    return HcPostShape{.dtype = DType::kBF16,
-                       .num_tokens = 1,
-                       .mult = mult,
-                       .dim = 4096,
-                       .y = At(16),
-                       .out = At(32),
-                       .residual = At(48)};
-  };
-  EXPECT_EQ(ChooseHcPost(post(4), kH200).kernel, HcPostPath::kOfFour);
-  EXPECT_EQ(ChooseHcPost(post(2), kH200).kernel, HcPostPath::kAny);
-  HcPostShape crooked = post(4);
-  crooked.out = At(40);
-  EXPECT_EQ(ChooseHcPost(crooked, kH200).kernel, HcPostPath::kAny);
 }
 
 TEST(ChooseRows, ByRowsAndTokens) {

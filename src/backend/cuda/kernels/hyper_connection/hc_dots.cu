@@ -1,5 +1,5 @@
-// Dot products of tokens' streams with the rows of the mixing matrix and with themselves: of few tokens, of
-// many, and of streams of any shape.
+// Dot products of tokens' streams with the rows of the mixing matrix and with themselves. Kernels for few
+// tokens, for many, and for streams of any shape.
 #include <algorithm>
 
 #include "backend/cuda/device/sync/programmatic_launch.cuh"
@@ -18,7 +18,7 @@ constexpr int kTokensAtOnce = 8;  // A warp's.
 // Grid: tokens, rows.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    HcAnyDotsKernel(const T* streams, const float* fn, float* dots, int64_t width, int num_rows) {
+    HcDotsAnyKernel(const T* streams, const float* fn, float* dots, int64_t width, int num_rows) {
   BeginKernel();
   const int64_t token = blockIdx.x;
   const int k = static_cast<int>(blockIdx.y);
@@ -41,7 +41,7 @@ struct Params {
   int64_t tokens_per_block;
 };
 
-// A warp's tokens, eight at a time, read one run ahead.
+// A warp's tokens, eight at a time, read the next run early.
 template <typename T>
 class Tokens {
  public:
@@ -99,7 +99,7 @@ __device__ __forceinline__ void AskForMatrix(const float* fn, int first_row, int
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, 1) HcFewDotsKernel(const T* streams, const Params p) {
+__global__ void __launch_bounds__(kThreads, 1) HcDotsFewKernel(const T* streams, const Params p) {
   static_assert(kRowsAtOnce * kTokensAtOnce == 32 && kHcMult % kRowsAtOnce == 0 &&
                 kHcMixRows % kRowsAtOnce == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads, 1) HcFewDotsKernel(const T* streams,
 // kRows rows; kGroups warps share their tokens, and the first of them sums squares. Grid: tokens by
 // tokens_per_block, parts.
 template <typename T, int kRows, int kGroups>
-__global__ void __launch_bounds__(kThreads, 1) HcManyDotsKernel(const T* streams, const Params p) {
+__global__ void __launch_bounds__(kThreads, 1) HcDotsManyKernel(const T* streams, const Params p) {
   constexpr int kValues = kRows * kTokensAtOnce;
   static_assert(kValues % 32 == 0);
   constexpr int kAllRows = kRows * kGroups;
@@ -220,7 +220,7 @@ void LaunchMany(LaunchContext& context, const T* streams, Params p, int num_part
   p.tokens_per_block = CeilDiv(CeilDiv(p.num_tokens, wanted), kTogether) * kTogether;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(p.num_tokens, p.tokens_per_block)),
                     static_cast<unsigned>(num_parts));
-  context.Launch(HcManyDotsKernel<T, kRows, kGroups>, blocks, kThreads,
+  context.Launch(HcDotsManyKernel<T, kRows, kGroups>, blocks, kThreads,
                  MatrixOfPartBytes(kRows * kGroups, HcRuns(p.dim)), streams, p);
 }
 
@@ -251,11 +251,11 @@ void LaunchHcDots(LaunchContext& context, HcDotsPath kernel, const TensorView& s
         p.tokens_per_block = int64_t{2} * kTokensAtOnce;  // Spread over the device.
         const dim3 blocks(static_cast<unsigned>(CeilDiv(p.num_tokens, p.tokens_per_block)), row_blocks,
                           static_cast<unsigned>(to.num_parts / kPartsOfBlock));
-        context.Launch(HcFewDotsKernel<T>, blocks, kThreads, 0, x, p);
+        context.Launch(HcDotsFewKernel<T>, blocks, kThreads, 0, x, p);
         break;
       }
       case HcDotsPath::kAny:
-        context.Launch(HcAnyDotsKernel<T>, dim3(tokens, static_cast<unsigned>(p.num_rows + 1)), kThreads, 0,
+        context.Launch(HcDotsAnyKernel<T>, dim3(tokens, static_cast<unsigned>(p.num_rows + 1)), kThreads, 0,
                        x, p.fn, p.dots, fn.shape[1], p.num_rows);
     }
   });

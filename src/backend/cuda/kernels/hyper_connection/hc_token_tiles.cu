@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     WaitForCopies<0>();
     __syncthreads();
 
-    float sums[32] = {};  // Of each token the warp's rows, then the squares of the warp's token.
+    float sums[32] = {};  // Each token has the warp's rows, then the squares of the warp's token.
     constexpr int kSquares = kTokens * kRows;
 #pragma unroll(kRuns > 0 ? 2 : 1)
     for (int run = 0; run < runs; ++run) {

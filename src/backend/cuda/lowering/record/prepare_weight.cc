@@ -15,7 +15,7 @@ namespace dsv4::backend::cuda {
 namespace {
 
 // Whether codes of e2m1 are reordered (weights/e2m1_order.h): where 16 bytes are of one row, as the kernels
-// that gain by it read them. Products in FP8 look codes of MXFP4 up four at a time, as they are stored; they and
+// that gain by it read them. Products in FP8 look codes of MXFP4 up four at a time, as they are stored. They and
 // those with block scales want activations that are rounded by 128 columns.
 bool WantsE2m1Order(const Weight& weight, const DeviceLimits& limits) {
   if (weight.cols % 32 != 0) return false;
