@@ -273,7 +273,8 @@ TEST(V41Forms, BlocksAreChosenAndObeyed) {
       want_selected.insert(want_selected.end(), all.begin(), all.end());
       want_best.insert(want_best.end(), best.begin(), best.end());
       for (int64_t j = 0; j < visible; ++j) {
-        if (std::ranges::find(best, static_cast<double>(j / c.block_size)) == best.end())
+        const int64_t block = j / c.block_size;
+        if (std::ranges::find(best, static_cast<double>(block)) == best.end())
           scores[static_cast<size_t>(j)] = kNone;
       }
       const std::vector<double> within = BestOf(scores, c.top_k);

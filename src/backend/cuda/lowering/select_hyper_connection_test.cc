@@ -1,6 +1,8 @@
 // Kernels of hyper-connections: every threshold from both sides.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 #include "backend/cuda/lowering/select/hyper_connection.h"
 #include "backend/cuda/lowering/select_testing.h"
 
