@@ -1,19 +1,11 @@
 // Kernels of hyper-connections: every threshold from both sides.
 #include <gtest/gtest.h>
 
-#include <cstdint>
-
 #include "backend/cuda/lowering/select/hyper_connection.h"
 #include "backend/cuda/lowering/select_testing.h"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-const void* At(uintptr_t address) {
-  return reinterpret_cast<const void*>(address);
-}  // NOLINT: only its alignment counts.
-
-constexpr DeviceLimits kH200;
 
 HcPreShape Streams(int64_t num_tokens, int64_t dim = 4096, bool cluster = true) {
   return {.dtype = DType::kBF16,
@@ -21,9 +13,9 @@ HcPreShape Streams(int64_t num_tokens, int64_t dim = 4096, bool cluster = true) 
           .mult = 4,
           .dim = dim,
           .num_rows = 24,
-          .streams = At(4096),
-          .fn = At(8192),
-          .u = At(16384),
+          .streams = AtAddress(4096),
+          .fn = AtAddress(8192),
+          .u = AtAddress(16384),
           .clusters = cluster ? RoomFor([](int) { return 1; }) : RoomFor([](int) { return 0; })};
 }
 
@@ -61,14 +53,14 @@ TEST(ChooseHyperConnection, PostByStreamsAndPlaces) {
                        .num_tokens = 1,
                        .mult = mult,
                        .dim = 4096,
-                       .y = At(16),
-                       .out = At(32),
-                       .residual = At(48)};
+                       .y = AtAddress(16),
+                       .out = AtAddress(32),
+                       .residual = AtAddress(48)};
   };
   EXPECT_EQ(ChooseHcPost(post(4), kH200).kernel, HcPostPath::kOfFour);
   EXPECT_EQ(ChooseHcPost(post(2), kH200).kernel, HcPostPath::kAny);
   HcPostShape crooked = post(4);
-  crooked.out = At(40);
+  crooked.out = AtAddress(40);
   EXPECT_EQ(ChooseHcPost(crooked, kH200).kernel, HcPostPath::kAny);
 }
 

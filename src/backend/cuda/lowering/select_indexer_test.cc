@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/lowering/select/indexer.h"
+#include "backend/cuda/lowering/select_testing.h"
 
 namespace dsv4::backend::cuda {
 namespace {
-
-constexpr DeviceLimits kH200;
 
 IndexerShape Indexer(int64_t num_tokens, int64_t max_visible, int64_t num_sequences = 1) {
   return {.dtype = DType::kBF16,

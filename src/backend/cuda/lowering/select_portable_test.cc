@@ -14,7 +14,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr DeviceLimits kH200;
 constexpr DeviceLimits kA100 = {
     .compute_capability = 80, .code_capability = 80, .num_sms = 108, .shared_bytes = size_t{163} * 1024};
 constexpr DeviceLimits kRtx3090 = {

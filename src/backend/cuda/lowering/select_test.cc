@@ -22,32 +22,18 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-const void* At(uintptr_t address) {
-  return reinterpret_cast<const void*>(address);
-}  // NOLINT: only its alignment counts.
-
-constexpr DeviceLimits kH200;
-DeviceLimits Blackwell(BlockScaledMode mode = BlockScaledMode::kOff) {
-  return {.compute_capability = 100, .num_sms = 148, .block_scaled = mode};
-}
-DeviceLimits WithFp8(Fp8Products mode) { return {.fp8_products = mode}; }
-
 DeviceWeight Bf16(int64_t rows, int64_t cols) {
-  return {.data = static_cast<const uint8_t*>(At(4096)),
-          .rows = rows,
-          .cols = cols,
-          .kind = MatmulKind::kMmaBf16,
-          .exact_x = true};
+  return {.data = WeightData(), .rows = rows, .cols = cols, .kind = MatmulKind::kMmaBf16, .exact_x = true};
 }
 DeviceWeight General(int64_t rows, int64_t cols) {
-  return {.data = static_cast<const uint8_t*>(At(4096)), .rows = rows, .cols = cols};
+  return {.data = WeightData(), .rows = rows, .cols = cols};
 }
 
 LinearShape Linear(const DeviceWeight& weight, int64_t num_tokens, int64_t num_groups = 1) {
   return {.weight = weight,
           .num_groups = num_groups,
           .num_tokens = num_tokens,
-          .x = At(16384),
+          .x = AtAddress(16384),
           .x_dtype = DType::kBF16,
           .x_stride = weight.cols * num_groups};
 }
@@ -62,7 +48,7 @@ TEST(ChooseLinear, ByTokensAndWeight) {
   const DeviceWeight fp8 = Fp8(4096, 4096);
   const DeviceWeight tall = Fp8(132 * 128, 4096);
   LinearShape crooked = Linear(fp8, 1);
-  crooked.x = At(16384 + 2);
+  crooked.x = AtAddress(16384 + 2);
   LinearShape wide_stride = Linear(fp8, 9);
   wide_stride.x_stride = 4097;
   LinearShape fp32 = Linear(fp8, 8);
@@ -183,9 +169,9 @@ ExpertsShape Experts(int64_t num_tokens, bool nvfp4, bool sums) {
           .top_k = 6,
           .num_here = 256,
           .num_experts = 256,
-          .x = At(16384),
+          .x = AtAddress(16384),
           .x_dtype = DType::kBF16,
-          .terms = At(65536),
+          .terms = AtAddress(65536),
           .sums = sums};
 }
 
@@ -332,8 +318,8 @@ AttentionShape Attention(int64_t num_tokens, int64_t max_keys, int64_t head_dim 
           .num_heads = 64,
           .head_dim = head_dim,
           .max_keys = max_keys,
-          .q = At(4096),
-          .o = At(8192),
+          .q = AtAddress(4096),
+          .o = AtAddress(8192),
           .column_clusters = [](int blocks) { return int64_t{132 / blocks}; }};
 }
 
@@ -344,9 +330,9 @@ TEST(ChooseAttention, ByTokensAndKeys) {
     AttentionPath wanted;
   };
   AttentionShape crooked = Attention(65, 640);
-  crooked.o = At(8192 + 8);
+  crooked.o = AtAddress(8192 + 8);
   AttentionShape crooked_q = Attention(2048, 4096);
-  crooked_q.q = At(4096 + 2);
+  crooked_q.q = AtAddress(4096 + 2);
   AttentionShape fp32 = Attention(1, 128);
   fp32.dtype = DType::kF32;
   const std::vector<Case> cases = {
@@ -441,7 +427,8 @@ TEST(ChooseAttention, SizesGoInSteps) {
 
 TEST(ChooseRows, ByRowsAndTokens) {
   const auto heads = [](int64_t tokens, int64_t count, int64_t width) {
-    return HeadsShape{.num_tokens = tokens, .num_heads = count, .width = width, .x = At(64), .y = At(64)};
+    return HeadsShape{
+        .num_tokens = tokens, .num_heads = count, .width = width, .x = AtAddress(64), .y = AtAddress(64)};
   };
   EXPECT_EQ(FirstFit(HeadNormRules(), heads(256, 64, 512), kH200).kernel, HeadsPath::kRows);
   EXPECT_EQ(FirstFit(HeadNormRules(), heads(257, 64, 512), kH200).kernel, HeadsPath::kManyHeads);
@@ -457,7 +444,8 @@ TEST(ChooseRows, ByRowsAndTokens) {
   EXPECT_EQ(FirstFit(RowsRules(), rows(256, true, false), kH200).kernel, RowsPath::kRowTracks);
   EXPECT_EQ(FirstFit(RowsRules(), rows(257, true, false), kH200).kernel, RowsPath::kManyRows);
   const auto elements = [](int64_t count) {
-    return ElementsShape{.count = count, .width = 1024, .a = At(16), .b = At(16), .y = At(16)};
+    return ElementsShape{
+        .count = count, .width = 1024, .a = AtAddress(16), .b = AtAddress(16), .y = AtAddress(16)};
   };
   EXPECT_EQ(FirstFit(SwigluRules(), elements((1 << 20) - 8), kH200).kernel, ElementsPath::kEach);
   EXPECT_EQ(FirstFit(SwigluRules(), elements(1 << 20), kH200).kernel, ElementsPath::kSeveral);

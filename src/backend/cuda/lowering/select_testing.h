@@ -1,13 +1,22 @@
-// Weights for tests of kernel choice: shape, format and alignment are what counts, and nothing is read.
+// Devices and weights for tests of kernel choice. Shape, format and alignment are what counts, and nothing is
+// read.
 #pragma once
 
 #include <cstdint>
 
+#include "backend/cuda/lowering/device_limits.h"
 #include "backend/cuda/weights/device_weight.h"
 
 namespace dsv4::backend::cuda {
 
-inline const uint8_t* WeightData() { return reinterpret_cast<const uint8_t*>(uintptr_t{4096}); }  // NOLINT
+inline constexpr DeviceLimits kH200;
+inline DeviceLimits Blackwell(BlockScaledMode mode = BlockScaledMode::kOff) {
+  return {.compute_capability = 100, .num_sms = 148, .block_scaled = mode};
+}
+inline DeviceLimits WithFp8(Fp8Products mode) { return {.fp8_products = mode}; }
+
+inline const void* AtAddress(uintptr_t address) { return reinterpret_cast<const void*>(address); }  // NOLINT
+inline const uint8_t* WeightData() { return static_cast<const uint8_t*>(AtAddress(4096)); }
 inline const void* WeightScale() { return WeightData() + 4096; }
 
 inline DeviceWeight Fp8(int64_t rows, int64_t cols) {
@@ -39,7 +48,7 @@ inline DeviceWeight Fp4(int64_t rows, int64_t cols, bool nvfp4) {
           .quantized_x = !nvfp4,
           .x_group = nvfp4 ? 0 : 128,
           .exact_x = true,
-          .repacked = nvfp4};
+          .repacked = true};
 }
 
 }  // namespace dsv4::backend::cuda

@@ -14,12 +14,6 @@
 namespace dsv4::backend::cuda {
 namespace {
 
-constexpr DeviceLimits kH200;
-DeviceLimits Blackwell(BlockScaledMode mode = BlockScaledMode::kOff) {
-  return {.compute_capability = 100, .num_sms = 148, .block_scaled = mode};
-}
-DeviceLimits WithFp8(Fp8Products mode) { return {.fp8_products = mode}; }
-
 LinearShape Linear(const DeviceWeight& weight, int64_t num_tokens, int64_t num_groups = 1) {
   return {.weight = weight,
           .num_groups = num_groups,

@@ -282,12 +282,10 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   WriteRow<kRowThreads>(row, p.u + token * dim, true, dim);
 }
 
-int Runs(int64_t dim) { return static_cast<int>(dim / (HcParts(dim) * kHcRunColumns)); }
-
 void LaunchPostAndDots(LaunchContext& context, const HcStep& step) {
   constexpr int kFlashRuns = 8;
   const auto num_parts = static_cast<int>(HcParts(step.params.dim));
-  const int runs = Runs(step.params.dim);
+  const int runs = HcRuns(step.params.dim);
   const int num_groups = (step.num_tokens + kTokens - 1) / kTokens;
   const dim3 grid(static_cast<unsigned>(num_parts),
                   static_cast<unsigned>(std::clamp(context.limits().num_sms / num_parts, 1, num_groups)));
